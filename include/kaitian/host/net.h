@@ -1,0 +1,54 @@
+// The network transport of the host group: TCP between every pair of ranks.
+//
+// Ownership: a Listener belongs to the process and outlives the groups that were accepted through it. A Poller belongs
+// to the progress thread.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kaitian/core/status.h"
+#include "kaitian/host/host_group.h"
+#include "kaitian/host/rendezvous.h"
+
+namespace kaitian::host {
+
+/// epoll over the sockets of all groups of a process, plus a wake-up from other threads.
+class Poller {
+ public:
+  static Result<std::unique_ptr<Poller>> create();
+  virtual ~Poller() = default;
+  /// Sleeps until a socket of any group is ready, wake() was called or the time is reached. Progress thread only.
+  virtual void wait(Clock::time_point until) = 0;
+  /// Ends the current or the next wait(). Any thread.
+  virtual void wake() = 0;
+};
+
+struct ListenOptions {
+  std::string interface;  // KAITIAN_SOCKET_IFNAME: a name or a comma separated list of prefixes; empty: choose
+  std::string towards;    // host of the store (MASTER_ADDR): the interface of the route to it is taken
+};
+
+/// The socket on which peers of any group reach this process. Accepts on a thread of its own only while a group is
+/// being attached; every greeting is authenticated, and bounded in size and time.
+class Listener {
+ public:
+  static Result<std::shared_ptr<Listener>> create(const ListenOptions& options);
+  virtual ~Listener() = default;
+  /// "ip:port" for Identity::address.
+  virtual std::string address() const = 0;
+};
+
+struct GroupOptions {
+  int rank = 0;
+  std::string name;
+  Clock::time_point deadline;                          // for attaching
+  std::chrono::milliseconds heartbeat{2'500};
+};
+
+/// Connects this rank with all others of the world (the lower rank connects, the higher accepts). Blocks until the
+/// deadline at most. `poller` must outlive the group. Errors name the rank that could not be reached and its address.
+Result<std::unique_ptr<HostGroup>> connect(const World& world, std::shared_ptr<Listener> listener, Poller& poller,
+                                           const GroupOptions& options);
+
+}  // namespace kaitian::host
