@@ -1,0 +1,116 @@
+#include "kaitian/core/sha256.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <vector>
+
+namespace kaitian::core {
+namespace {
+
+constexpr std::size_t kBlock = 64;
+using State = std::array<std::uint32_t, 8>;
+
+// First 32 bits of the fractional parts of the square roots of the first 8 primes (FIPS 180-4, 5.3.3) and of
+// the cube roots of the first 64 primes (4.2.2).
+constexpr State kInitial = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                            0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+constexpr std::array<std::uint32_t, 64> kRound = {
+    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
+    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
+    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
+    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
+
+std::uint32_t bigEndian(std::span<const std::byte> bytes) {
+  std::uint32_t value = 0;
+  for (int i = 0; i < 4; ++i)
+    value = (value << 8) | static_cast<std::uint32_t>(bytes[static_cast<std::size_t>(i)]);
+  return value;
+}
+
+std::array<std::uint32_t, 64> schedule(std::span<const std::byte> block) {
+  std::array<std::uint32_t, 64> w{};
+  for (std::size_t t = 0; t < 16; ++t) w[t] = bigEndian(block.subspan(4 * t, 4));
+  for (std::size_t t = 16; t < 64; ++t) {
+    const std::uint32_t s0 = std::rotr(w[t - 15], 7) ^ std::rotr(w[t - 15], 18) ^ (w[t - 15] >> 3);
+    const std::uint32_t s1 = std::rotr(w[t - 2], 17) ^ std::rotr(w[t - 2], 19) ^ (w[t - 2] >> 10);
+    w[t] = w[t - 16] + s0 + w[t - 7] + s1;
+  }
+  return w;
+}
+
+void compress(State& state, std::span<const std::byte> block) {
+  const std::array<std::uint32_t, 64> w = schedule(block);
+  auto [a, b, c, d, e, f, g, h] = state;
+  for (std::size_t t = 0; t < 64; ++t) {
+    const std::uint32_t s1 = std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25);
+    const std::uint32_t t1 = h + s1 + ((e & f) ^ (~e & g)) + kRound[t] + w[t];
+    const std::uint32_t s0 = std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22);
+    const std::uint32_t t2 = s0 + ((a & b) ^ (a & c) ^ (b & c));
+    h = g, g = f, f = e, e = d + t1, d = c, c = b, b = a, a = t1 + t2;
+  }
+  const State next = {a, b, c, d, e, f, g, h};
+  for (std::size_t i = 0; i < state.size(); ++i) state[i] += next[i];
+}
+
+/// The last bytes of a message with the padding of FIPS 180-4, 5.1.1: one or two blocks.
+std::vector<std::byte> padded(std::span<const std::byte> tail, std::uint64_t messageBytes) {
+  std::vector<std::byte> blocks(tail.begin(), tail.end());
+  blocks.push_back(std::byte{0x80});
+  while (blocks.size() % kBlock != kBlock - 8) blocks.push_back(std::byte{0});
+  for (int shift = 56; shift >= 0; shift -= 8) {
+    blocks.push_back(static_cast<std::byte>(((messageBytes * 8) >> shift) & 0xffU));
+  }
+  return blocks;
+}
+
+Digest digestOf(const State& state) {
+  Digest digest{};
+  for (std::size_t i = 0; i < digest.size(); ++i) {
+    digest[i] = static_cast<std::byte>((state[i / 4] >> (24 - 8 * (i % 4))) & 0xffU);
+  }
+  return digest;
+}
+
+}  // namespace
+
+Digest sha256(std::span<const std::byte> message) {
+  State state = kInitial;
+  const std::size_t whole = message.size() - message.size() % kBlock;
+  for (std::size_t i = 0; i < whole; i += kBlock) compress(state, message.subspan(i, kBlock));
+  const std::vector<std::byte> last = padded(message.subspan(whole), message.size());
+  for (std::size_t i = 0; i < last.size(); i += kBlock) compress(state, std::span(last).subspan(i, kBlock));
+  return digestOf(state);
+}
+
+Digest hmacSha256(std::span<const std::byte> key, std::span<const std::byte> message) {
+  std::array<std::byte, kBlock> padded{};
+  if (key.size() > kBlock) {
+    const Digest hashed = sha256(key);
+    std::copy(hashed.begin(), hashed.end(), padded.begin());
+  } else {
+    std::copy(key.begin(), key.end(), padded.begin());
+  }
+  std::vector<std::byte> inner, outer;
+  for (const std::byte byte : padded) {
+    inner.push_back(byte ^ std::byte{0x36});
+    outer.push_back(byte ^ std::byte{0x5c});
+  }
+  inner.insert(inner.end(), message.begin(), message.end());
+  const Digest digest = sha256(inner);
+  outer.insert(outer.end(), digest.begin(), digest.end());
+  return sha256(outer);
+}
+
+bool equalInConstantTime(std::span<const std::byte> a, std::span<const std::byte> b) noexcept {
+  if (a.size() != b.size()) return false;
+  std::byte difference{0};
+  for (std::size_t i = 0; i < a.size(); ++i) difference |= a[i] ^ b[i];
+  return difference == std::byte{0};
+}
+
+}  // namespace kaitian::core
