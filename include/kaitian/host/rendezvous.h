@@ -3,9 +3,13 @@
 // Protocol: every rank sets one identity record; rank 0 reads them all, checks them and publishes one decision (hosts,
 // islands, settings, group secret, addresses) or one refusal, which is the same error on all ranks; every rank attaches
 // to the others and sets its result; rank 0 publishes the final decision. Keys carry no device type.
+// Four store operations per rank but rank 0: set identity, get decision, set result, get final. A rank that has read
+// the final decision removes its result, which tells rank 0 when the keys of all can be removed.
 // Records are bounded in size and strictly parsed. The store itself is trusted.
 //
-// Thread safety: rendezvous() blocks its caller, at most until the deadline.
+// Order: rendezvous(), attach, confirm(), …, cleanup() when the group is destroyed.
+//
+// Thread safety: rendezvous() and confirm() block their caller, at most until the deadline and the grace after it.
 #pragma once
 
 #include <chrono>
@@ -80,15 +84,33 @@ struct RendezvousOptions {
   std::vector<int> globalRanks;  // rank in this group -> rank in the default group, for messages; empty: the same
   std::string group;             // name for messages
   Clock::time_point deadline;
-  std::chrono::milliseconds warnAfter{10'000};  // "waiting for ranks 3, 5 for 10 s"
+  /// How much longer the others wait than rank 0, whose error names the missing ranks and reaches them all.
+  std::chrono::milliseconds grace{5'000};
+  std::chrono::milliseconds warnAfter{10'000};  // "waiting for ranks 3, 5 for 10 s", again after each such period
 };
 
 /// Islands of a world: ranks with equal (deviceType, vendor, library, libraryVersion major) and a library; any other
 /// rank is an island of one. Hosts: equal `host`.
 plan::Layout layoutOf(const std::vector<Identity>& ranks);
 
-/// Runs the protocol up to the decision. Errors: Code::timeout naming the ranks that did not come; Code::mismatch or
-/// Code::unsupported naming rank and field.
+/// The layout and what follows from it. `ranks` as checked by rank 0; the secret is left empty.
+World worldOf(std::vector<Identity> ranks);
+
+/// Why this world is impossible, naming rank, field and both values: other versions or settings than rank 0, or one
+/// device used twice. Pure; rendezvous() runs it on rank 0.
+Status checkWorld(const std::vector<Identity>& ranks, const RendezvousOptions& options);
+
+/// Runs the protocol up to the decision. Errors, with the same text on all ranks: Code::timeout naming the ranks that
+/// did not come; Code::mismatch or Code::unsupported naming rank and field; what `validate` says. Code::invalidArgument
+/// for an own identity that is too long.
 Result<World> rendezvous(Store& store, const Identity& mine, const RendezvousOptions& options, const Validate& validate);
+
+/// Second half, after attaching: `mine` is whether this rank is connected. All ranks get the same outcome: ok if all
+/// are, else the failure of the lowest rank that has one, with its name.
+Status confirm(Store& store, const RendezvousOptions& options, const Status& mine);
+
+/// Removes the keys. Rank 0 waits until `until` for ranks that have not read the final decision yet, and leaves
+/// nothing behind unless one of them never does; the others return at once.
+void cleanup(Store& store, const RendezvousOptions& options, Clock::time_point until);
 
 }  // namespace kaitian::host

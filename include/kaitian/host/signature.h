@@ -1,5 +1,5 @@
-// What a rank calls, published to all ranks of the group with the operation, so that ranks which call different
-// things get an error that quotes both calls instead of wrong data or a hang.
+// What a rank calls, published to all ranks of the group with the operation, so that ranks which call
+// different things get an error that quotes both calls instead of wrong data or a hang.
 //
 // Thread safety: values.
 #pragma once
@@ -19,22 +19,26 @@ struct Signature {
   plan::Kind kind = plan::Kind::barrier;
   DType dtype = DType::bytes;
   ReduceOp op = ReduceOp::none;
-  bool onDevice = false;           // the tensors are in device memory
+  bool onDevice = false;  // the tensors are in device memory
   int root = 0;
-  std::uint64_t count = 0;         // elements, as the caller would state it: for messages and comparison
-  std::uint64_t countsHash = 0;    // of all counts that every rank must agree on; 0: none
-  Scale scale;                     // this rank's factor (PREMUL_SUM); may differ by rank
-  std::vector<std::int64_t> sends, receives;  // all-to-all with split sizes: this rank's rows, W each; else empty
+  std::uint64_t count = 0;       // elements, as the caller would state it: for messages and comparison
+  std::uint64_t countsHash = 0;  // of all counts that every rank must agree on; 0: none
+  Scale scale;                   // this rank's factor (PREMUL_SUM); may differ by rank
+  std::vector<std::int64_t> sends,
+      receives;  // all-to-all with split sizes: this rank's rows, W each; else empty
 
   friend bool operator==(const Signature&, const Signature&) = default;
 };
 
-/// "broadcast #17 float32[100] root 0", "all_reduce #17 float32[100] SUM"
+/// "broadcast #17 float32[100] root 0", "all_reduce #17 float32[100] SUM", "all_to_all #9 int64 with split
+/// sizes"
 std::string describe(const Signature& signature);
 
-/// Compares the signatures of all ranks (index = rank). Ok, or Code::mismatch with the same message on every rank:
-/// it quotes the first pair of calls that differ. For all-to-all with splits, also that what s sends to d is what d
-/// expects from s.
+/// Compares the signatures of all ranks (index = rank). Ok, or Code::mismatch with the same message on every
+/// rank: it quotes the first rank that differs from rank 0 (inside an island with tensors partly in device
+/// memory: from its first member). For all-to-all with splits, also that what s sends to d is what d expects
+/// from s; there the counts may differ, but either all ranks give rows or none does. REQUIRES: one signature
+/// per rank of the layout; rows, where there are any, of W counts.
 Status compare(std::span<const Signature> signatures, const plan::Layout& layout);
 
 /// Wire form, little endian, versioned. parse() takes bytes from the network: any input gives a value or
