@@ -26,8 +26,8 @@ class Layout {
   int islands() const noexcept { return static_cast<int>(islandMembers_.size()); }
   /// Ranks of a host in rank order.
   const std::vector<int>& hostMembers(int host) const { return hostMembers_[static_cast<std::size_t>(host)]; }
-  /// Ranks of an island in (host, rank) order: the order of its vendor communicator and of its shards. With any
-  /// other order shards of one range would lie on different hosts and cross the network for nothing.
+  /// Ranks of an island in (host, rank) order: the order of its vendor communicator and of its shards. With
+  /// any other order shards of one range would lie on different hosts and cross the network for nothing.
   const std::vector<int>& islandMembers(int island) const {
     return islandMembers_[static_cast<std::size_t>(island)];
   }

@@ -31,9 +31,11 @@ struct Ref {
   Ref at(std::int64_t elements) const { return {space, tensor, offset + elements}; }
   friend bool operator==(const Ref&, const Ref&) = default;
 };
+std::string toString(const Ref& ref);  // "output2+64"
 
-/// Elements [lo, hi) of the vector, from one rank or kAll to one rank or kAll. `source` is where a giving rank
-/// has the span's first element, `target` where a taking rank wants it; with kAll the same Ref on every rank.
+/// Elements [lo, hi) of the vector, from one rank or kAll to one rank or kAll. `source` is where a giving
+/// rank has the span's first element, `target` where a taking rank wants it; with kAll the same Ref on every
+/// rank.
 struct Span {
   std::int64_t lo = 0, hi = 0;
   int from = kAll, to = kAll;
@@ -56,28 +58,31 @@ enum class Kind : std::uint8_t {
 const char* toString(Kind kind) noexcept;  // "all_reduce", … as in torch.distributed
 
 /// What one call asks for, as far as it is the same on every rank (all-to-all: its split table included).
-/// Sizes are per tensor so that lists and coalesced calls are one collective with one vector.
+/// Sizes are per tensor so that lists and coalesced calls are one collective with one vector, which holds
+/// tensor group after tensor group and in each of them the blocks in rank order (all-to-all: row after row).
 ///
-/// kind           counts (elements)
-/// allReduce,     one entry per tensor of the (coalesced) call; all in place: source = target = output
-/// broadcast,
-/// reduce
-/// allGather      counts[t * W + r]: elements that rank r contributes to tensor group t (t = 0 unless coalesced)
-/// reduceScatter  counts[t * W + r]: elements that rank r receives of tensor group t
-/// gather,scatter counts[r]: elements that rank r contributes / receives
-/// allToAll       counts[s * W + d]: elements from rank s to rank d
-/// barrier        empty
+/// kind           counts (elements)                       buffers of rank r; "W blocks" is one tensor, or W
+/// (lists) allReduce,     [t]: elements of tensor t               output t, in place broadcast, reduce
+/// allGather      [t * W + r]: rank r contributes to      input t: own block; output t, or outputs t * W …
+///                group t                                 t * W + W - 1 (lists): W blocks
+/// reduceScatter  [t * W + r]: rank r receives of t       input t, or inputs t * W … (lists): W blocks;
+/// output t gather         [r]: rank r contributes                 input 0; root: output 0, or outputs 0 … W
+/// - 1 (lists) scatter        [r]: rank r receives                    root: input 0, or inputs 0 … W - 1
+/// (lists); output 0 allToAll       [s * W + d]: from rank s to rank d      input 0 and output 0: W blocks in
+/// rank order, or inputs
+///                                                        and outputs 0 … W - 1 (lists)
+/// barrier        empty                                   none
+///
+/// In place: the input of an all-gather may be the own block of its output, and the output of a
+/// reduce-scatter the own block of its input. That may differ by rank, so it is no part of the value, and
+/// plans are right for both.
 struct Collective {
   Kind kind = Kind::barrier;
   DType dtype = DType::bytes;
   ReduceOp op = ReduceOp::none;
   int root = 0;
   std::vector<std::int64_t> counts;
-  /// Whether blocks on the many side (outputs of all-gather and gather, inputs of reduce-scatter and scatter, both
-  /// sides of all-to-all) are one tensor each (list form) instead of ranges of one tensor per group.
-  bool lists = false;
-  /// All-gather: the input is the own block of the output. Reduce-scatter: the output is the own block of the
-  /// input. The same on all ranks? No: it may differ by rank, so the plan must be right for both (see planner.h).
+  bool lists = false;  // W blocks are W tensors instead of ranges of one; no meaning for in-place kinds
   friend bool operator==(const Collective&, const Collective&) = default;
 };
 
@@ -86,6 +91,7 @@ enum class Strategy : std::uint8_t {
   relay,   // every member stages its own data; always right
   vendor,  // the vendor library reduces or spreads inside the island, members stage shards
 };
+const char* toString(Strategy strategy) noexcept;
 
 /// A contiguous range of the vector that is planned and carried as one. Chunks are independent of each other.
 struct Chunk {
@@ -120,6 +126,7 @@ struct Copy {
 };
 
 enum class CallKind : std::uint8_t { reduceScatter, allGather, broadcast, pointToPoint };
+const char* toString(CallKind kind) noexcept;  // "reduce_scatter", …
 
 /// One message inside a pointToPoint call; ranks are global.
 struct Message {
@@ -130,11 +137,16 @@ struct Message {
   friend bool operator==(const Message&, const Message&) = default;
 };
 
-/// One call of an island's vendor library. Lists are indexed by position in the island.
+/// One call of an island's vendor library. Lists are indexed by position in the island; `count` is of one
+/// shard.
 ///   reduceScatter: member i reads source[i][0, g*count), writes its shard i to target[i][0, count)
 ///   allGather:     member i reads source[i][0, count), writes target[i][0, g*count)
-///   broadcast:     member `root` (index in the island) reads source[root][0, count); all write target[i][0, count)
-///   pointToPoint:  `messages`, grouped into one batch
+///   broadcast:     member `root` (index in the island) reads source[root][0, count); all write target[i][0,
+///   count) pointToPoint:  `messages`, grouped into one batch; count, root, source and target are unused
+/// In place: a reduceScatter's target may be shard i of its source, an allGather's source shard i of its
+/// target, and a broadcast root's target its source; nothing is written there then. No other overlap. The op
+/// of a reduceScatter follows from Plan::fold: SUM for avg (the exchange divides once, at the end),
+/// PREMUL_SUM with the member's own factor for premulSum (its gives are `scaled`), else the op itself.
 struct Call {
   CallKind kind = CallKind::broadcast;
   int island = 0;
@@ -156,17 +168,21 @@ struct Step {
 };
 
 /// The plan of one chunk, for all ranks.
-///   pre    runs before the gives are staged out
-///   local  runs beside the exchange: touches no take's target, writes no give's source
-///   post   runs after the takes are staged in
-/// Inside each list, the steps of one rank run in list order.
+///   pre    runs before the gives of the same rank are staged out
+///   local  runs beside the exchange and after pre: touches no take's target, writes no give's source
+///   post   runs after local and after the takes of the same rank are staged in
+/// Inside each list, the steps of one rank run in list order. A copy whose two addresses are equal (in place)
+/// is left out by whoever executes it. A take may lie where a give of the same elements lies, and nowhere
+/// else on gives. Chunks of one collective touch nothing of each other and have scratch of their own: they
+/// may run in any order and at the same time, as long as all members of an island issue vendor calls in the
+/// same order.
 struct Plan {
-  std::int64_t lo = 0, hi = 0;                 // the chunk's range of the vector
-  ReduceOp fold = ReduceOp::none;              // none: every element is given by exactly one rank
-  std::vector<std::vector<Give>> gives;        // [rank], ascending
-  std::vector<std::vector<Take>> takes;        // [rank], ascending
+  std::int64_t lo = 0, hi = 0;           // the chunk's range of the vector
+  ReduceOp fold = ReduceOp::none;        // none: every element is given by exactly one rank
+  std::vector<std::vector<Give>> gives;  // [rank], ascending
+  std::vector<std::vector<Take>> takes;  // [rank], ascending
   std::vector<Step> pre, local, post;
-  std::vector<std::int64_t> scratch;           // [rank] elements of scratch needed while the chunk is in flight
+  std::vector<std::int64_t> scratch;  // [rank] elements of scratch needed while the chunk is in flight
 
   friend bool operator==(const Plan&, const Plan&) = default;
 };
