@@ -138,6 +138,11 @@ def device() -> torch.device:
         return _chosen
 
 
+def chosen() -> torch.device | None:
+    """Return what `device()` chose in this process, or None if it has not been called."""
+    return _chosen
+
+
 def _choose() -> tuple[str, int]:
     wanted = os.environ.get("KAITIAN_DEVICE", "")
     if wanted:

@@ -1,0 +1,59 @@
+"""The extension: the c10d backend and what Python needs to make one."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+version: str
+torch_version: str
+
+class Options:
+    """Options of one process group, for ``init_process_group(pg_options=...)``. The same on all ranks but ``host``.
+
+    ``host`` overrides which ranks count as one host. ``deterministic``: device tensors go by the relay alone, so that
+    the bytes depend on inputs and layout only. ``chunk_bytes``: length of the pieces in which long operations are
+    carried. ``direct_bytes``: up to this size every rank stages its data itself, without a vendor call.
+    """
+
+    def __init__(
+        self, *, host: str = ..., deterministic: bool = ..., chunk_bytes: int = ..., direct_bytes: int = ...
+    ) -> None: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def deterministic(self) -> bool: ...
+    @property
+    def chunk_bytes(self) -> int: ...
+    @property
+    def direct_bytes(self) -> int: ...
+
+class Backend:
+    def name(self) -> str: ...
+    def rank(self) -> int: ...
+    def size(self) -> int: ...
+    def shutdown(self) -> None: ...
+    def abort(self) -> None: ...
+    def world(self) -> list[dict[str, Any]]: ...
+    def path(self, *, kind: str, dtype: str, op: str, bytes: int, on_device: bool) -> dict[str, Any]: ...
+    def traffic(self) -> tuple[list[int], list[int]]: ...
+    def monitored_barrier(self, timeout: timedelta) -> None: ...
+    def set_timeout(self, timeout: timedelta) -> None: ...
+    def failure(self) -> str: ...
+
+def create(
+    *,
+    store: dist.Store,
+    rank: int,
+    size: int,
+    timeout: timedelta,
+    name: str,
+    global_ranks: list[int],
+    identity: Mapping[str, Any],
+    device: str | None,
+    vendor: Mapping[str, Any] | None,
+    options: Options,
+    towards: str,
+    detail: bool,
+) -> Backend: ...

@@ -1,0 +1,56 @@
+"""kaitian: one PyTorch process group over unlike accelerators.
+
+``import kaitian`` registers the backend ``"kaitian"``::
+
+    import kaitian, torch, torch.distributed as dist
+    device = kaitian.device()                   # this rank's device: alpha:0, cuda:1, cpu, ...
+    dist.init_process_group("kaitian")
+    dist.all_reduce(torch.ones(4, device=device))
+"""
+
+from __future__ import annotations
+
+import os as _os
+
+import torch as _torch
+
+
+def _version_tuple(version: str) -> tuple[str, ...]:
+    return tuple(version.split("+")[0].split(".")[:2])
+
+
+def _load_extension() -> None:
+    from importlib import import_module, metadata
+
+    try:
+        extension = import_module("kaitian._C")
+    except ImportError as error:
+        raise ImportError(
+            f"kaitian's extension does not load with torch {_torch.__version__}: {error}. It must be built against the "
+            "torch that is installed; hint: pip install --no-build-isolation --force-reinstall kaitian"
+        ) from error
+    if _version_tuple(extension.torch_version) != _version_tuple(_torch.__version__):
+        raise ImportError(
+            f"kaitian {metadata.version('kaitian')} was built against torch {extension.torch_version}, found torch "
+            f"{_torch.__version__}; hint: pip install --no-build-isolation --force-reinstall kaitian"
+        )
+
+
+_load_extension()
+
+from kaitian import _backend  # noqa: E402
+from kaitian._api import device, monitored_barrier, set_timeout  # noqa: E402
+from kaitian._C import Options  # noqa: E402
+from kaitian._C import version as __version__  # noqa: E402
+
+
+def _register() -> None:
+    """Entry point of the group ``torch.distributed.backends`` (torch 2.14 and later)."""
+    _backend.register()
+
+
+if _os.environ.get("KAITIAN_DEVICE"):
+    device()  # a launcher told this rank its device: a missing package is an error here, not a cpu rank
+_register()
+
+__all__ = ["Options", "__version__", "device", "monitored_barrier", "set_timeout"]

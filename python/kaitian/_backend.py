@@ -1,0 +1,174 @@
+"""Creation of the process group backend ``kaitian`` and its registration with ``torch.distributed``."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import platform
+import socket
+import weakref
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from kaitian import _C, _devices, _vendors
+
+_live: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def register() -> None:
+    """Register ``kaitian`` for cpu and this process's accelerator. Idempotent; called again when a device is loaded."""
+    device = local_accelerator()
+    devices = ["cpu"] if device is None else ["cpu", device.type]
+    # cpu first on every rank: the store's keys carry the first device type, and ranks with other keys never meet.
+    dist.Backend.register_backend("kaitian", _create, extended_api=True, devices=devices)
+
+
+def local_accelerator() -> torch.device | None:
+    """Return the accelerator that this process's ranks use, or None for a cpu rank."""
+    chosen = _devices.chosen()
+    if chosen is not None:
+        return None if chosen.type == "cpu" else chosen
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None:
+        return None
+    return torch.device(accelerator.type, torch.accelerator.current_device_index())
+
+
+def _logical_index(device: torch.device) -> int:
+    """Return the index by which the job knows the device: a launcher may give each process one device, number 0."""
+    wanted = os.environ.get("KAITIAN_DEVICE", "")
+    return _devices.parse_device(wanted)[1] if wanted else device.index
+
+
+def _create(request: Any, options: Any) -> Any:
+    if options is not None and not isinstance(options, _C.Options):
+        raise TypeError(f"argument pg_options: expected kaitian.Options, found {type(options).__qualname__}")
+    options = options or _C.Options()
+    accelerator = local_accelerator()
+    vendor = _vendors.vendor_of(accelerator) if accelerator is not None else None
+    name = str(request.group_id) or "default"
+    store = dist.PrefixStore("kaitian/", getattr(request.store, "underlying_store", request.store))
+    timeout = _timedelta(request.timeout)
+    backend = _C.create(
+        store=store,
+        rank=request.group_rank,
+        size=request.group_size,
+        timeout=timeout,
+        name=name,
+        global_ranks=list(request.global_ranks_in_group),
+        identity=_identity(accelerator, vendor, options),
+        device=str(accelerator) if accelerator is not None else None,
+        vendor=_row(vendor, store, timeout) if vendor is not None else None,
+        options=options,
+        towards=os.environ.get("MASTER_ADDR", ""),
+        detail=_debug_level() == "DETAIL",
+    )
+    _live.add(backend)
+    return backend
+
+
+def _timedelta(timeout: Any) -> timedelta:
+    return timeout if isinstance(timeout, timedelta) else timedelta(seconds=float(timeout))
+
+
+def _debug_level() -> str:
+    return os.environ.get("TORCH_DISTRIBUTED_DEBUG", "OFF").upper()
+
+
+def _row(vendor: _vendors.Vendor, store: dist.Store, timeout: timedelta) -> dict[str, Any]:
+    """What the extension needs of a row, with a creator for the communicator of one island."""
+    # A margin, so that kaitian's own deadline, which names the rank, comes before the library's.
+    patience = timeout + timedelta(seconds=30)
+
+    def create(island: int, rank: int, size: int) -> Any:
+        return vendor.create(dist.PrefixStore(f"{vendor.library}/{island}/", store), rank, size, patience)
+
+    return {
+        "moves": list(vendor.moves),
+        "reduces": {op: list(dtypes) for op, dtypes in vendor.reduces.items()},
+        "collectives": list(vendor.collectives),
+        "unequal_all_to_all": vendor.unequal_all_to_all,
+        "point_to_point": vendor.point_to_point,
+        "synchronous": vendor.synchronous,
+        "create": create,
+    }
+
+
+def _identity(device: torch.device | None, vendor: _vendors.Vendor | None, options: Any) -> dict[str, Any]:
+    settings = {
+        "deterministic": options.deterministic,
+        "chunk_bytes": options.chunk_bytes,
+        "direct_bytes": options.direct_bytes,
+        "TORCH_DISTRIBUTED_DEBUG is DETAIL": _debug_level() == "DETAIL",
+    }
+    return {
+        "torch": torch.__version__,
+        "host": options.host or _boot_id(),
+        "hostname": socket.gethostname(),
+        "device_type": device.type if device is not None else "cpu",
+        "device_index": _logical_index(device) if device is not None else 0,
+        "vendor": vendor.vendor if vendor is not None else "",
+        "model": _model(device),
+        "library": vendor.library if vendor is not None else "",
+        "library_version": vendor.version() if vendor is not None else "",
+        "settings": "; ".join(f"{key}={value}" for key, value in settings.items()),
+        "memory": _memory(device),
+    }
+
+
+def _boot_id() -> str:
+    """Equal for processes of one running kernel in one network namespace.
+
+    The boot id alone would put containers that cannot reach each other's loopback on one host.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        network = os.stat("/proc/self/ns/net").st_ino
+    except OSError:
+        return socket.gethostname()
+    return f"{boot}/{network}"
+
+
+def _model(device: torch.device | None) -> str:
+    if device is None:
+        return platform.machine()
+    module = getattr(torch, device.type, None)
+    name = getattr(module, "get_device_name", None)
+    return str(name(device)) if callable(name) else ""
+
+
+def _memory(device: torch.device | None) -> int:
+    if device is None or device.type != "cuda":
+        return 0
+    return int(torch.cuda.get_device_properties(device).total_memory)
+
+
+def backend_of(group: dist.ProcessGroup | None = None) -> Any:
+    """Return the ``kaitian`` backend behind a process group.
+
+    Raises ``ValueError`` when the group is of another backend.
+    """
+    resolved = group if group is not None else dist.group.WORLD
+    if resolved is None:
+        raise ValueError("no process group: call torch.distributed.init_process_group('kaitian') first")
+    backend = resolved._get_backend(torch.device("cpu"))
+    if isinstance(backend, _C.Backend):
+        return backend
+    wrapped = [live for live in _live if live.name() == backend.name()]
+    if "Wrapper" in type(backend).__name__ and len(wrapped) == 1:
+        return wrapped[0]  # TORCH_DISTRIBUTED_DEBUG=DETAIL hides the backend behind a wrapper
+    raise ValueError(f"argument group: expected a group of backend kaitian, found backend {backend.name()!r}")
+
+
+def _stop_all(backends: Sequence[Any] | None = None) -> None:
+    """End all groups before the interpreter does: their threads may hold tensors and Python callbacks."""
+    for backend in list(_live) if backends is None else backends:
+        backend.shutdown()
+
+
+atexit.register(_stop_all)

@@ -1,0 +1,315 @@
+#include "torch/backend.h"
+
+#include <c10/core/StreamGuard.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "kaitian/core/log.h"
+
+namespace kaitian::shim {
+namespace {
+
+/// torch's store with deadlines. Only used during the rendezvous, by one thread.
+class TorchStore final : public host::Store {
+ public:
+  explicit TorchStore(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
+
+  Status set(const std::string& key, const std::string& value) override {
+    return guarded([&] { store_->set(key, value); });
+  }
+
+  Result<std::string> get(const std::string& key, host::Clock::time_point deadline) override {
+    std::string value;
+    try {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - host::Clock::now());
+      store_->wait({key}, std::max(left, std::chrono::milliseconds(1)));
+      value = store_->get_to_str(key);
+    } catch (const std::exception& error) {
+      const bool late = host::Clock::now() + std::chrono::milliseconds(5) >= deadline;
+      return Status(late ? Code::timeout : Code::resource, std::string("store: ") + error.what());
+    }
+    return value;
+  }
+
+  bool check(const std::string& key) override {
+    bool there = false;
+    (void)guarded([&] { there = store_->check({key}); });
+    return there;
+  }
+
+  void remove(const std::string& key) override {
+    (void)guarded([&] { store_->deleteKey(key); });
+  }
+
+ private:
+  template <typename Action>
+  Status guarded(Action action) {
+    try {
+      action();
+      return {};
+    } catch (const std::exception& error) {
+      return {Code::resource, std::string("store: ") + error.what()};
+    }
+  }
+
+  c10::intrusive_ptr<c10d::Store> store_;
+};
+
+/// Worlds that no protocol check can refuse, because only torch's side of them is impossible.
+Status refuseImpossible(const std::vector<host::Identity>& ranks, bool detail) {
+  if (!detail || host::layoutOf(ranks).islands() == 1) return {};
+  const bool cpuOnly = std::all_of(ranks.begin(), ranks.end(), [](const auto& r) { return r.deviceType == "cpu"; });
+  if (cpuOnly) return {};
+  return {Code::unsupported,
+          "TORCH_DISTRIBUTED_DEBUG=DETAIL does not work in a group of unlike devices: PyTorch's wrapper compares the "
+          "device types of all ranks and would report a mismatch at the first collective. kaitian compares every "
+          "call itself, always. hint: unset TORCH_DISTRIBUTED_DEBUG or set it to INFO"};
+}
+
+}  // namespace
+
+ReleaseGil::ReleaseGil() {
+  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) released.emplace();
+}
+
+std::shared_ptr<relay::Process> process(const std::string& towards) {
+  static std::mutex mutex;
+  // Never destroyed by static destruction: other threads may still use it while the interpreter ends.
+  static auto* held = new std::pair<pid_t, std::shared_ptr<relay::Process>>(0, nullptr);
+  std::lock_guard<std::mutex> lock(mutex);
+  if (held->first != getpid()) {
+    if (held->second) new std::shared_ptr<relay::Process>(std::move(held->second));  // of the parent: leave it alone
+    relay::Process::Options options;
+    options.listen.towards = towards;
+    auto made = relay::Process::create(options);
+    throwIfBad(made.status());
+    *held = {getpid(), std::move(made).value()};
+  }
+  return held->second;
+}
+
+c10::intrusive_ptr<Backend> Backend::create(const Config& config) {
+  ReleaseGil gil;
+  const auto deadline = host::Clock::now() + config.timeout;
+  auto shared = process(config.towards);
+  host::Identity identity = config.identity;
+  identity.address = shared->listener()->address();
+
+  host::RendezvousOptions options;
+  options.rank = config.rank;
+  options.worldSize = config.size;
+  options.globalRanks = config.globalRanks;
+  options.group = config.name;
+  options.deadline = deadline;
+  TorchStore store(config.store);
+  const bool detail = config.detail;
+  auto world = host::rendezvous(store, identity, options,
+                                [detail](const auto& ranks) { return refuseImpossible(ranks, detail); });
+  throwIfBad(world.status());
+  auto backend = c10::intrusive_ptr<Backend>(new Backend(config, world.value()), c10::raw::DontIncreaseRefcount{});
+
+  host::GroupOptions groupOptions;
+  groupOptions.rank = config.rank;
+  groupOptions.name = config.name;
+  groupOptions.deadline = deadline;
+  const auto quarter = std::max<std::chrono::milliseconds>(config.timeout / 4, std::chrono::milliseconds(50));
+  groupOptions.heartbeat = std::min<std::chrono::milliseconds>(groupOptions.heartbeat, quarter);
+  auto hosts = host::connect(world.value(), shared->listener(), shared->poller(), groupOptions);
+  throwIfBad(host::confirm(store, options, hosts.status()));
+  throwIfBad(hosts.status());
+
+  relay::GroupConfig group;
+  group.name = config.name;
+  group.timeout = config.timeout;
+  group.globalRanks = config.globalRanks;
+  for (const auto& rank : world.value().ranks) group.who.push_back(host::describe(rank));
+  group.directBytes = config.options->directBytes;
+  group.chunkBytes = config.options->chunkBytes;
+  group.deterministic = config.options->deterministic;
+  group.verify = world.value().verify;
+  group.capabilities = identity.capabilities;
+  backend->group_ = relay::Group::create(shared, std::move(hosts).value(), backend->device_, backend->vendor_, group);
+  return backend;
+}
+
+Backend::Backend(const Config& config, host::World world)
+    : c10d::Backend(config.rank, config.size),
+      creator_(getpid()),
+      world_(std::move(world)),
+      options_(config.options),
+      process_(process(config.towards)),
+      row_(config.vendor),
+      timeout_(config.timeout) {
+  init();
+  options_->timeout = config.timeout;
+  if (config.device) device_ = TorchDevice::of(*config.device);
+  const int island = world_.layout.islandOf(config.rank);
+  const auto members = static_cast<int>(world_.layout.islandMembers(island).size());
+  if (!device_ || !row_ || members == 1) return;
+  VendorChild::Config child;
+  child.name = config.identity.library;
+  child.claimed = row_->claimed;
+  child.device = device_;
+  child.index = world_.layout.indexInIsland(config.rank);
+  child.size = members;
+  child.create = [create = row_->create, island, index = child.index, members] {
+    return create(island, index, members);
+  };
+  vendor_ = std::make_shared<VendorChild>(std::move(child));
+}
+
+Backend::~Backend() {
+  if (creator_ != getpid()) {  // forked: the threads behind these objects are not in this process
+    new std::shared_ptr<relay::Group>(std::move(group_));
+    new std::shared_ptr<VendorChild>(std::move(vendor_));
+    new std::shared_ptr<relay::Process>(std::move(process_));
+    return;
+  }
+  ReleaseGil gil;
+  shutdown();
+  group_.reset();
+  vendor_.reset();
+}
+
+void Backend::setTimeout(std::chrono::milliseconds timeout) {
+  if (timeout.count() <= 0)
+    throwIfBad({Code::invalidArgument, "argument timeout: expected a positive time, found " +
+                                           std::to_string(timeout.count()) + " ms"});
+  std::lock_guard<std::mutex> lock(mutex_);
+  timeout_ = timeout;
+  options_->timeout = timeout;
+  group_->setTimeout(timeout);
+}
+
+void Backend::setGroupUid(const std::string& uid) {
+  c10d::Backend::setGroupUid(uid);
+  if (!getBoundDeviceId() || !mixed()) return;
+  const std::string reason =
+      "device_id=" + getBoundDeviceId()->str() + " was given to init_process_group by rank " +
+      std::to_string(getRank()) +
+      ": a group of unlike devices cannot be bound to one device, since PyTorch would then split "
+      "communicators that other ranks do not have. hint: call torch.<device>.set_device instead";
+  group_->abort(reason);
+  throwIfBad({Code::invalidArgument, reason});
+}
+
+c10d::ErrorType Backend::getError() {
+  switch (group_->status().code()) {
+    case Code::ok:
+      return c10d::ErrorType::SUCCESS;
+    case Code::timeout:
+      return c10d::ErrorType::TIMEOUT;
+    case Code::peerLost:
+    case Code::aborted:
+    case Code::mismatch:
+      return c10d::ErrorType::REMOTE_ERROR;
+    default:
+      return c10d::ErrorType::COMM_ERROR;
+  }
+}
+
+void Backend::abort() {
+  ReleaseGil gil;
+  group_->abort("abort() was called on rank " + std::to_string(getRank()));
+  if (vendor_) vendor_->abort();
+}
+
+void Backend::shutdown() {
+  if (creator_ != getpid()) return;
+  ReleaseGil gil;
+  std::chrono::milliseconds timeout;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (std::exchange(shutDown_, true)) return;
+    timeout = timeout_;
+  }
+  if (!group_) return;
+  const Status status = group_->shutdown(timeout);
+  if (!status.ok()) core::log(core::LogLevel::info, getRank(), "group ended after a failure: ", status.message());
+  if (!vendor_) return;
+  if (!status.ok()) vendor_->abort();
+  vendor_->close();
+}
+
+void Backend::startCoalescing() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  TORCH_CHECK(!batch_, "kaitian: startCoalescing() twice without endCoalescing()");
+  batch_.emplace();
+  batchThread_ = std::this_thread::get_id();
+}
+
+WorkRef Backend::endCoalescing() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  TORCH_CHECK(batch_, "kaitian: endCoalescing() without startCoalescing()");
+  auto parts = std::move(*batch_);
+  batch_.reset();
+  if (parts.size() == 1) return parts[0];
+  return c10::make_intrusive<BatchWork>(getRank(), std::move(parts));
+}
+
+WorkRef Backend::deliver(WorkRef work) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (batch_ && batchThread_ == std::this_thread::get_id()) batch_->push_back(work);
+  return work;
+}
+
+void Backend::checkUsable() const {
+  throwIfBad(group_->status());
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (shutDown_) throwIfBad({Code::aborted, "kaitian: the process group has been destroyed"});
+}
+
+std::chrono::milliseconds Backend::timeoutOr(std::chrono::milliseconds timeout) const {
+  if (timeout.count() > 0) return timeout;
+  std::lock_guard<std::mutex> lock(mutex_);
+  return timeout_;
+}
+
+std::shared_ptr<void> Backend::keep(Tensors tensors) const {
+  // The last reference to a tensor may need the GIL, which the progress thread must never wait for.
+  auto* held = new Tensors(std::move(tensors));
+  return {static_cast<void*>(held), [process = process_](void* p) {
+            process->complete([p] { delete static_cast<Tensors*>(p); });
+          }};
+}
+
+bool Backend::checkDevices(const char* name, const Tensors& inputs, const Tensors& outputs) const {
+  std::optional<c10::Device> device;
+  for (const auto* list : {&inputs, &outputs}) {
+    for (std::size_t i = 0; i < list->size(); ++i) {
+      const auto& tensor = (*list)[i];
+      const std::string which =
+          std::string(name) + ": argument " + (list == &inputs ? "input" : "output") + " tensor " + std::to_string(i);
+      if (!tensor.defined()) throwIfBad({Code::invalidArgument, which + ": expected a tensor, found an undefined one"});
+      if (tensor.layout() != at::kStrided || !tensor.has_storage())
+        throwIfBad({Code::invalidArgument, which + ": expected a dense tensor, found layout " +
+                                               c10::str(tensor.layout())});
+      const bool here = tensor.is_cpu() || (device_ && tensor.device() == device_->device());
+      const std::string served = device_ ? "cpu or " + device_->name() : "cpu (this rank has no accelerator)";
+      if (!here)
+        throwIfBad({Code::invalidArgument,
+                    which + ": expected a tensor on " + served + ", found one on " + tensor.device().str()});
+      if (device && *device != tensor.device())
+        throwIfBad({Code::invalidArgument, which + ": expected device " + device->str() +
+                                               " as of the tensors before it, found " + tensor.device().str()});
+      device = tensor.device();
+    }
+  }
+  return device && !device->is_cpu();
+}
+
+void Backend::checkRank(const char* name, const char* argument, std::int64_t rank) const {
+  if (rank >= 0 && rank < getSize()) return;
+  throwIfBad({Code::invalidArgument, std::string(name) + ": argument " + argument + ": expected a rank of the group in [0, " +
+                                         std::to_string(getSize()) + "), found " + std::to_string(rank)});
+}
+
+WorkRef Backend::submit(OperationWork::Config config, relay::Request request) {
+  auto work = c10::make_intrusive<OperationWork>(std::move(config));
+  request.done = [work] { work->finished(); };
+  work->attach(group_->submit(std::move(request)));
+  return deliver(work);
+}
+
+}  // namespace kaitian::shim

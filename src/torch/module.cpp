@@ -1,0 +1,204 @@
+// The extension module kaitian._C. Its Python face is python/kaitian/_C.pyi.
+#include <pybind11/chrono.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+#include <torch/version.h>
+
+#include "torch/backend.h"
+
+namespace kaitian::shim {
+namespace {
+
+namespace py = pybind11;
+
+/// A Python object that C++ threads may drop.
+std::shared_ptr<py::object> shared(py::object object) {
+  return {new py::object(std::move(object)), [](py::object* held) {
+            if (Py_IsInitialized() == 0) return;  // the interpreter has gone: nothing to release it to
+            py::gil_scoped_acquire gil;
+            delete held;
+          }};
+}
+
+/// {"SUM": ["float32", …], …} and ["float32", …] as masks.
+std::uint32_t maskOf(const std::vector<std::string>& names) {
+  std::uint32_t mask = 0;
+  for (const auto& name : names) {
+    bool known = false;
+    for (int d = 0; d < kDTypeCount; ++d) {
+      if (name != toString(static_cast<DType>(d))) continue;
+      mask |= 1U << d;
+      known = true;
+    }
+    if (!known) throw py::value_error("vendor table: unknown dtype " + name);
+  }
+  return mask;
+}
+
+std::uint32_t kindsOf(const std::vector<std::string>& names) {
+  std::uint32_t mask = 0;
+  for (const auto& name : names) {
+    bool known = false;
+    for (int k = 0; k <= static_cast<int>(plan::Kind::barrier); ++k) {
+      if (name != plan::toString(static_cast<plan::Kind>(k))) continue;
+      mask |= 1U << k;
+      known = true;
+    }
+    if (!known) throw py::value_error("vendor table: unknown collective " + name);
+  }
+  return mask;
+}
+
+Backend::Vendor vendorOf(const py::dict& row) {
+  Backend::Vendor vendor;
+  vendor.claimed.move = maskOf(row["moves"].cast<std::vector<std::string>>());
+  vendor.claimed.synchronous = row["synchronous"].cast<bool>();
+  vendor.claimed.pointToPoint = row["point_to_point"].cast<bool>();
+  for (auto [op, dtypes] : row["reduces"].cast<py::dict>()) {
+    bool known = false;
+    for (int o = 1; o < kReduceOpCount; ++o) {
+      if (op.cast<std::string>() != toString(static_cast<ReduceOp>(o))) continue;
+      vendor.claimed.reduce[o] = maskOf(dtypes.cast<std::vector<std::string>>());
+      known = true;
+    }
+    if (!known) throw py::value_error("vendor table: unknown reduce operation " + op.cast<std::string>());
+  }
+  vendor.kinds = kindsOf(row["collectives"].cast<std::vector<std::string>>());
+  vendor.unequalAllToAll = row["unequal_all_to_all"].cast<bool>();
+  vendor.create = [create = shared(row["create"])](int island, int index, int members) {
+    py::gil_scoped_acquire gil;
+    return (*create)(island, index, members).cast<ChildRef>();
+  };
+  return vendor;
+}
+
+host::Identity identityOf(const py::dict& fields) {
+  host::Identity identity;
+  const auto text = [&](const char* key) { return fields[key].cast<std::string>(); };
+  identity.version = KAITIAN_VERSION;
+  identity.torch = text("torch");
+  identity.host = text("host");
+  identity.hostname = text("hostname");
+  identity.pid = getpid();
+  identity.deviceType = text("device_type");
+  identity.deviceIndex = fields["device_index"].cast<int>();
+  identity.vendor = text("vendor");
+  identity.model = text("model");
+  identity.library = text("library");
+  identity.libraryVersion = text("library_version");
+  identity.settings = text("settings");
+  identity.memory = fields["memory"].cast<std::int64_t>();
+  return identity;
+}
+
+c10::intrusive_ptr<Backend> create(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                                   std::chrono::milliseconds timeout, std::string name, std::vector<int> globalRanks,
+                                   const py::dict& identity, const py::object& device, const py::object& vendor,
+                                   c10::intrusive_ptr<Backend::Options> options, std::string towards, bool detail) {
+  Backend::Config config;
+  config.store = std::move(store);
+  config.rank = rank;
+  config.size = size;
+  config.timeout = timeout;
+  config.name = std::move(name);
+  config.globalRanks = std::move(globalRanks);
+  config.identity = identityOf(identity);
+  if (!device.is_none()) config.device = c10::Device(device.cast<std::string>());
+  if (!vendor.is_none()) config.vendor = vendorOf(vendor.cast<py::dict>());
+  config.options = std::move(options);
+  config.towards = std::move(towards);
+  config.detail = detail;
+  return Backend::create(config);
+}
+
+/// Who is where, as kaitian.info() shows it.
+py::list worldOf(const Backend& backend) {
+  py::list ranks;
+  const auto& world = backend.world();
+  for (int r = 0; r < world.layout.worldSize(); ++r) {
+    const auto& who = world.ranks[static_cast<std::size_t>(r)];
+    py::dict rank;
+    rank["rank"] = r;
+    rank["host"] = world.layout.hostOf(r);
+    rank["island"] = world.layout.islandOf(r);
+    rank["hostname"] = who.hostname;
+    rank["pid"] = who.pid;
+    rank["device"] = who.deviceType == "cpu" ? "cpu" : who.deviceType + ":" + std::to_string(who.deviceIndex);
+    rank["vendor"] = who.vendor;
+    rank["model"] = who.model;
+    rank["library"] = who.library;
+    rank["library_version"] = who.libraryVersion;
+    ranks.append(std::move(rank));
+  }
+  return ranks;
+}
+
+py::dict pathOf(Backend& backend, const std::string& kind, const std::string& dtype, const std::string& op,
+                std::int64_t bytes, bool onDevice) {
+  const auto kinds = kindsOf({kind});
+  const auto types = maskOf({dtype});
+  ReduceOp reduce = ReduceOp::none;
+  for (int o = 0; o < kReduceOpCount; ++o)
+    if (op == toString(static_cast<ReduceOp>(o))) reduce = static_cast<ReduceOp>(o);
+  const auto path = backend.group().path(static_cast<plan::Kind>(std::countr_zero(kinds)),
+                                         static_cast<DType>(std::countr_zero(types)), reduce, bytes, onDevice);
+  std::vector<std::string> strategies;
+  for (const auto strategy : path.strategy)
+    strategies.emplace_back(strategy == plan::Strategy::vendor ? "vendor" : "relay");
+  py::dict result;
+  result["strategy"] = strategies;
+  result["reason"] = path.reason;
+  return result;
+}
+
+}  // namespace
+}  // namespace kaitian::shim
+
+PYBIND11_MODULE(_C, module) {
+  using kaitian::shim::Backend;
+  namespace py = pybind11;
+  py::module_::import("torch._C._distributed_c10d");
+  module.attr("version") = KAITIAN_VERSION;
+  module.attr("torch_version") = TORCH_VERSION;
+
+  py::class_<Backend, c10d::Backend, c10::intrusive_ptr<Backend>> backend(module, "Backend");
+  py::class_<Backend::Options, c10d::Backend::Options, c10::intrusive_ptr<Backend::Options>>(module, "Options")
+      .def(py::init([](std::string host, bool deterministic, std::int64_t chunkBytes, std::int64_t directBytes) {
+             auto options = c10::make_intrusive<Backend::Options>();
+             options->host = std::move(host);
+             options->deterministic = deterministic;
+             options->chunkBytes = chunkBytes;
+             options->directBytes = directBytes;
+             return options;
+           }),
+           py::kw_only(), py::arg("host") = "", py::arg("deterministic") = false,
+           py::arg("chunk_bytes") = std::int64_t{4} << 20, py::arg("direct_bytes") = std::int64_t{32} << 10)
+      .def_readonly("host", &Backend::Options::host)
+      .def_readonly("deterministic", &Backend::Options::deterministic)
+      .def_readonly("chunk_bytes", &Backend::Options::chunkBytes)
+      .def_readonly("direct_bytes", &Backend::Options::directBytes);
+
+  module.def("create", &kaitian::shim::create, py::kw_only(), py::arg("store"), py::arg("rank"), py::arg("size"),
+             py::arg("timeout"), py::arg("name"), py::arg("global_ranks"), py::arg("identity"), py::arg("device"),
+             py::arg("vendor"), py::arg("options"), py::arg("towards"), py::arg("detail"));
+  backend.def("world", &kaitian::shim::worldOf)
+      .def("path", &kaitian::shim::pathOf, py::kw_only(), py::arg("kind"), py::arg("dtype"), py::arg("op"),
+           py::arg("bytes"), py::arg("on_device"))
+      .def("traffic",
+           [](Backend& self) {
+             const auto traffic = self.group().traffic();
+             return std::make_pair(traffic.sent, traffic.received);
+           })
+      .def("monitored_barrier",
+           [](Backend& self, std::chrono::milliseconds timeout) {
+             c10d::BarrierOptions options;
+             options.timeout = timeout;
+             self.monitoredBarrier(options, true);
+           },
+           py::arg("timeout"), py::call_guard<py::gil_scoped_release>())
+      .def("set_timeout", [](Backend& self, std::chrono::milliseconds timeout) { self.setTimeout(timeout); })
+      .def("failure", [](Backend& self) {
+        const auto status = self.group().status();
+        return status.ok() ? std::string() : status.message();
+      });
+}

@@ -1,0 +1,126 @@
+#include "torch/vendor_work.h"
+
+#include <c10/core/StreamGuard.h>
+
+#include "torch/backend.h"
+
+namespace kaitian::shim {
+
+void VendorWork::launched(WorkRef child, relay::EventRef after) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    child_ = std::move(child);
+    after_ = std::move(after);
+  }
+  launchedCv_.notify_all();
+}
+
+void VendorWork::failed(std::exception_ptr error) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    exception_ = std::move(error);
+  }
+  launchedCv_.notify_all();
+}
+
+WorkRef VendorWork::child() const {
+  std::unique_lock<std::mutex> lock(mutex_);
+  launchedCv_.wait(lock, [this] { return child_ || exception_; });
+  if (exception_) std::rethrow_exception(exception_);
+  return child_;
+}
+
+void VendorWork::rethrow(const std::exception& error) const {
+  throwIfBad(group_->status());
+  group_->abort(std::string("the vendor library failed on rank ") + std::to_string(rank_) + ": " + error.what());
+  throw;
+}
+
+bool VendorWork::isCompleted() {
+  WorkRef child;
+  relay::EventRef after;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (exception_) return true;
+    child = child_;
+    after = after_;
+  }
+  if (!child) return group_->status().code() != Code::ok;
+  return child->isCompleted() && (!after || after->query());
+}
+
+bool VendorWork::isSuccess() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return child_ && !exception_ && child_->isSuccess();
+}
+
+std::exception_ptr VendorWork::exception() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (exception_) return exception_;
+  return child_ ? child_->exception() : nullptr;
+}
+
+bool VendorWork::wait(std::chrono::milliseconds timeout) {
+  try {
+    const WorkRef work = child();
+    relay::EventRef after;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      after = after_;
+    }
+    if (after)
+      blockStream(device_->currentStream(), {&after, 1});  // it is behind the child's own events
+    else
+      work->wait(timeout);
+    return true;
+  } catch (const std::exception& error) {
+    rethrow(error);
+  }
+}
+
+bool Backend::passes(const Call& call, bool onDevice) {
+  if (!onDevice || !vendor_ || mixed() || !call.whole || options_->deterministic) return false;
+  const auto& collective = call.collective;
+  if ((row_->kinds >> static_cast<int>(collective.kind) & 1U) == 0) return false;
+  if (call.unequal && !row_->unequalAllToAll) return false;
+  if (!active_) {
+    ReleaseGil gil;  // the communicator's creator takes it on the launch thread
+    auto capabilities = group_->activate(timeoutOr(call.timeout));
+    throwIfBad(capabilities.status());
+    active_ = capabilities.value().at(0);
+  }
+  return call.op != nullptr ? active_->canReduce(collective.op, collective.dtype) : active_->canMove(collective.dtype);
+}
+
+WorkRef Backend::passThrough(Call& call, Tensors& inputs, Tensors& outputs, const std::function<void()>& writeBack) {
+  host::Signature signature;
+  signature.kind = call.collective.kind;
+  signature.dtype = call.collective.dtype;
+  signature.op = call.collective.op;
+  signature.onDevice = true;
+  signature.root = call.collective.root;
+  for (const auto count : call.collective.counts) signature.count += static_cast<std::uint64_t>(count);
+  const std::uint64_t sequence = group_->note(signature);
+  auto work = c10::make_intrusive<VendorWork>(getRank(), call.type, sequence, group_, device_);
+  // A queued launch runs on another thread, whose current stream is not the caller's.
+  const c10::Stream stream = device_->currentStream();
+  auto launch = [vendor = vendor_, work, stream, whole = call.whole, in = inputs, out = outputs, writeBack]() mutable {
+    try {
+      c10::StreamGuard guard(stream);
+      WorkRef child = whole(*vendor->child(), in, out);
+      relay::EventRef after;
+      if (writeBack) {
+        child->wait();
+        writeBack();
+        after = std::make_shared<TorchEvent>(stream);
+      }
+      work->launched(std::move(child), std::move(after));
+    } catch (...) {
+      work->failed(std::current_exception());
+    }
+  };
+  process_->launch(device_->name(), /*inlineAllowed=*/true, std::move(launch));
+  return deliver(work);
+}
+
+}  // namespace kaitian::shim

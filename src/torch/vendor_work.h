@@ -1,0 +1,55 @@
+// Work of a call that a vendor library serves whole (groups of one island): the library's own Work, with kaitian's
+// errors around it.
+//
+// Thread safety: any thread. The child Work appears when the launch has run: at once, or when calls before it have left
+// the lane.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <functional>
+#include <memory>
+
+#include "kaitian/relay/relay.h"
+#include "torch/torch_device.h"
+#include "torch/values.h"
+
+namespace kaitian::shim {
+
+class VendorWork final : public c10d::Work {
+ public:
+  VendorWork(int rank, c10d::OpType type, std::uint64_t sequence, std::shared_ptr<relay::Group> group,
+             std::shared_ptr<TorchDevice> device)
+      : Work(rank, type), sequence_(sequence), group_(std::move(group)), device_(std::move(device)) {}
+
+  /// Launch thread, or the caller if it launched. `after`: behind work of ours that follows the child's, or null.
+  void launched(WorkRef child, relay::EventRef after);
+  void failed(std::exception_ptr error);
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  Tensors result() override { return child()->result(); }
+  void synchronize() override { wait(kNoTimeout); }
+  void blockCurrentStream() override { wait(kNoTimeout); }
+  bool wait(std::chrono::milliseconds timeout) override;
+  void abort() override {}
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return child()->getFuture(); }
+  float getDuration() const override { return child()->getDuration(); }
+  std::uint64_t getSequencenumber() const override { return sequence_; }
+
+ private:
+  /// Blocks until the launch has run; throws what it threw.
+  WorkRef child() const;
+  /// The group's failure if it has one (it names rank and cause), else the library's own error.
+  [[noreturn]] void rethrow(const std::exception& error) const;
+
+  const std::uint64_t sequence_;
+  std::shared_ptr<relay::Group> group_;
+  std::shared_ptr<TorchDevice> device_;
+  mutable std::condition_variable launchedCv_;
+  WorkRef child_;          // guarded by mutex_
+  relay::EventRef after_;  // guarded by mutex_
+};
+
+}  // namespace kaitian::shim
