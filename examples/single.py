@@ -18,7 +18,8 @@ from typing import Any
 import data
 import lockstep
 import torch
-from torch import nn
+from progress import Progress
+from torch import Tensor, nn
 from torch.nn import functional
 from training import Settings, count_correct, make_model, make_optimizer, piece, set_rate
 
@@ -30,21 +31,27 @@ def train(images: data.Images, settings: Settings, world: int) -> dict[str, Any]
     optimizer = make_optimizer(model, settings)
     torch.manual_seed(settings.seed + 1)
     losses = []
-    for step in range(settings.steps):
-        set_rate(optimizer, settings, step)
-        optimizer.zero_grad()
-        total = 0.0
-        for rank in range(world):
-            _track_buffers(model, rank == 0)
-            indices = piece(step, rank, world, settings.batch, len(images.train), settings.seed)
-            logits = model(images.normalise(images.train.images[indices]))
-            loss = functional.cross_entropy(logits, images.train.labels[indices]) / world
-            loss.backward()
-            total += float(loss.detach())
-        optimizer.step()
-        losses.append(total)
+    with Progress(settings.steps, enabled=True) as progress:
+        for step in range(settings.steps):
+            set_rate(optimizer, settings, step)
+            optimizer.zero_grad()
+            parts = [_backward(model, images, settings, step, rank, world) for rank in range(world)]
+            optimizer.step()
+            losses.append(float(torch.stack(parts).mean()))
+            progress.advance(parts[0])
     correct, seen = count_correct(model, images, torch.device("cpu")).tolist()
     return {"accuracy": correct / seen, "seen": seen, "losses": losses, "seconds": time.monotonic() - start}
+
+
+def _backward(
+    model: nn.Module, images: data.Images, settings: Settings, step: int, rank: int, world: int
+) -> Tensor:
+    _track_buffers(model, rank == 0)
+    indices = piece(step, rank, world, settings.batch, len(images.train), settings.seed)
+    logits = model(images.normalise(images.train.images[indices]))
+    loss = functional.cross_entropy(logits, images.train.labels[indices])
+    (loss / world).backward()
+    return loss.detach()
 
 
 def _track_buffers(model: nn.Module, track: bool) -> None:

@@ -1,0 +1,79 @@
+"""The table that the demo ends with."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import lockstep
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Check:
+    """One promise: what was found, what was allowed."""
+
+    name: str
+    found: str
+    limit: str
+    passed: bool
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that the table shows.
+
+    stats: per rank what `kaitian.stats()` returned, a list of {"path", "calls", "bytes", "seconds"}, or None.
+    """
+
+    devices: list[str]
+    emulated: list[str]
+    rows: list[lockstep.Row]
+    checks: list[Check]
+    stats: list[Any]
+    training_seconds: float
+    seconds: float
+
+
+def render(facts: Facts, console: Console) -> None:
+    """Print the table and what to know about its figures."""
+    title = f"{len(facts.devices)} ranks on {', '.join(facts.devices)}, compared with one process on the cpu"
+    table = Table("", "found", "allowed", "", title=title, title_justify="left")
+    for row in facts.rows:
+        allowed = f"itself permuted: {row.itself:.1e}"
+        table.add_row(f"lockstep, step {row.step}, {row.dtype}", f"{row.mixed:.1e}", allowed, _word(row.passed))
+    table.add_section()
+    for check in facts.checks:
+        table.add_row(check.name, check.found, check.limit, _word(check.passed))
+    table.add_section()
+    for path, (calls, size, seconds) in _paths(facts.stats).items():
+        table.add_row(f"path {path}", f"{size / 1e6:.1f} MB, {seconds:.2f} s", f"{calls} calls", "")
+    table.add_row("training", f"{facts.training_seconds:.0f} s", "", "")
+    table.add_row("whole demo", f"{facts.seconds:.0f} s", "", "")
+    console.print(table)
+    console.print("lockstep: relative L2 difference of the gradient of the same global batch", highlight=False)
+    if facts.emulated:
+        names = ", ".join(facts.emulated)
+        console.print(
+            f"{names}: emulated accelerators; their results are real, their seconds are modelled", highlight=False
+        )
+
+
+def _word(passed: bool) -> str:
+    return "passed" if passed else "FAILED"
+
+
+def _paths(stats: list[Any]) -> dict[str, tuple[int, int, float]]:
+    """Calls and bytes summed over the ranks; seconds of the rank that spent most."""
+    total: dict[str, tuple[int, int, float]] = defaultdict(lambda: (0, 0, 0.0))
+    for rank in stats:
+        for entry in rank or []:
+            calls, size, seconds = total[entry["path"]]
+            total[entry["path"]] = (
+                calls + entry["calls"],
+                size + entry["bytes"],
+                max(seconds, entry["seconds"]),
+            )
+    return dict(total)
