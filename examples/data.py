@@ -17,7 +17,12 @@ from torch.nn import functional
 
 SIDE = 32
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
-IDX_NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+IDX_NAMES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
 CIFAR_TRAIN = tuple(f"data_batch_{part}.bin" for part in range(1, 6))
 CIFAR_TEST = "test_batch.bin"
 CIFAR_RECORD = 1 + 3 * 32 * 32  # label, then red, green and blue planes
@@ -98,7 +103,12 @@ def _load_cifar(folder: Path) -> Images:
     train = [_cifar_records(folder, name) for name in CIFAR_TRAIN if _find(folder, name) is not None]
     if not train:
         raise FileNotFoundError(f"{folder}: {CIFAR_TRAIN[0]} is missing, plain and .gz")
-    return Images("CIFAR-10", str(folder), _cifar_split(np.concatenate(train)), _cifar_split(_cifar_records(folder, CIFAR_TEST)))
+    return Images(
+        "CIFAR-10",
+        str(folder),
+        _cifar_split(np.concatenate(train)),
+        _cifar_split(_cifar_records(folder, CIFAR_TEST)),
+    )
 
 
 def _cifar_records(folder: Path, name: str) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
@@ -136,7 +146,7 @@ def _pad(images: Tensor) -> Tensor:
 
 
 def _load_digits() -> Images:
-    from sklearn.datasets import load_digits
+    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
     digits = load_digits()
     bytes_ = torch.from_numpy(np.round(digits.images * (255 / 16)).astype(np.uint8))[:, None]

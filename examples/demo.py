@@ -19,12 +19,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import lockstep
 from rich.console import Console
+
+import lockstep
+from kaitian import _devices
 from stages import StageError, stages
 from table import Check, Facts, render
-
-from kaitian import _devices
 
 CHECK_STEPS = "0,5,10,20"
 ACCURACY_POINTS = 3.0  # the mixed run may differ by so much from one process

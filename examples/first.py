@@ -1,5 +1,8 @@
+"""The first program: an all-reduce over whatever devices the ranks have."""
+
 import torch
 import torch.distributed as dist
+
 import kaitian
 
 device = kaitian.device()

@@ -1,4 +1,4 @@
-"""The lockstep check: is the gradient of the mixed run that of one process for the same global batch?
+"""The lockstep check: the mixed run computes the gradient that one process computes for the same global batch.
 
 At chosen steps `record` lets every rank compute the gradient of its piece on a copy of the model, in float32 and
 in float64, through DDP and therefore through the process group; rank 0 saves it with the state of the model and
@@ -13,12 +13,13 @@ import copy
 from dataclasses import dataclass
 from pathlib import Path
 
-import data
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
+
+import data
 
 DTYPES = (torch.float32, torch.float64)
 LIMIT_FP64 = 1e-12  # relative L2 difference
@@ -86,9 +87,7 @@ def _copy(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     return twin
 
 
-def _loss(
-    model: nn.Module, images: data.Images, indices: Tensor, device: torch.device, dtype: torch.dtype
-) -> Tensor:
+def _loss(model: nn.Module, images: data.Images, indices: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
     inputs = images.normalise(images.train.images[indices]).to(device, dtype)
     return functional.cross_entropy(model(inputs), images.train.labels[indices].to(device))
 

@@ -10,7 +10,15 @@ import torch
 from torch import Tensor, nn
 
 # expansion, channels, repetitions, stride of the first; table 2 of the paper
-STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+STAGES = (
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
 SMALL_STRIDES = (1, 1, 2, 2, 1, 2, 1)  # for 32 x 32 images: the stem and the second stage keep the size
 
 

@@ -15,12 +15,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import data
-import lockstep
 import torch
-from progress import Progress
 from torch import Tensor, nn
 from torch.nn import functional
+
+import data
+import lockstep
+from progress import Progress
 from training import Settings, count_correct, make_model, make_optimizer, piece, set_rate
 
 
@@ -43,9 +44,7 @@ def train(images: data.Images, settings: Settings, world: int) -> dict[str, Any]
     return {"accuracy": correct / seen, "seen": seen, "losses": losses, "seconds": time.monotonic() - start}
 
 
-def _backward(
-    model: nn.Module, images: data.Images, settings: Settings, step: int, rank: int, world: int
-) -> Tensor:
+def _backward(model: nn.Module, images: data.Images, settings: Settings, step: int, rank: int, world: int) -> Tensor:
     _track_buffers(model, rank == 0)
     indices = piece(step, rank, world, settings.batch, len(images.train), settings.seed)
     logits = model(images.normalise(images.train.images[indices]))

@@ -14,15 +14,15 @@ import json
 import sys
 from pathlib import Path
 
-import data
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
-from training import piece
 
+import data
 import kaitian
+from training import piece
 
 STEPS = 20
 BATCH = 8  # per rank

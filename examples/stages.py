@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import progress
 import rich.progress
+
+import progress
 
 EXAMPLES = Path(__file__).parent
 _STEP = re.compile(r"(?:\[0 [^\]]*\] )?step (\d+)/(\d+) loss (\S+)")
@@ -93,7 +94,8 @@ class Stages:
             else:
                 done, total, loss = int(step[1]), int(step[2]), step[3]
                 self._bar.update(task, completed=done, total=total, description=f"{name}, loss {loss}")
-        self._bar.update(task, completed=1, total=1, description=name) if self._bar.tasks[task].total is None else None
+        if self._bar.tasks[task].total is None:  # it printed no steps
+            self._bar.update(task, completed=1, total=1)
 
 
 @contextmanager

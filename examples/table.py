@@ -6,9 +6,10 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-import lockstep
 from rich.console import Console
 from rich.table import Table
+
+import lockstep
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ def render(facts: Facts, console: Console) -> None:
     if facts.emulated:
         names = ", ".join(facts.emulated)
         console.print(
-            f"{names}: emulated accelerators; their results are real, their seconds are modelled", highlight=False
+            f"{names}: emulated accelerators; their results are real, their seconds are modelled",
+            highlight=False,
         )
 
 

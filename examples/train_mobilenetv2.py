@@ -17,16 +17,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-import data
-import lockstep
 import torch
 import torch.distributed as dist
-from progress import Progress
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
-from training import Settings, count_correct, make_model, make_optimizer, parameter_hash, piece, set_rate
 
+import data
 import kaitian
+import lockstep
+from progress import Progress
+from training import Settings, count_correct, make_model, make_optimizer, parameter_hash, piece, set_rate
 
 
 def main() -> int:
@@ -37,7 +37,10 @@ def main() -> int:
     dist.init_process_group(options.backend)
     images = data.load(settings.data)
     if dist.get_rank() == 0:
-        print(f"data: {images.name} from {images.source}, {len(images.train)} + {len(images.test)} images", flush=True)
+        print(
+            f"data: {images.name} from {images.source}, {len(images.train)} + {len(images.test)} images",
+            flush=True,
+        )
     start = time.monotonic()
     model = make_model(settings, images).to(device)
     losses = _train(model, images, settings, device, options)

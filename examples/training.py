@@ -11,10 +11,11 @@ import hashlib
 import math
 from dataclasses import dataclass
 
-import data
 import torch
-from mobilenetv2 import MobileNetV2
 from torch import Tensor, nn
+
+import data
+from mobilenetv2 import MobileNetV2
 
 EVAL_BATCH = 250
 
@@ -40,7 +41,9 @@ class Settings:
         kinds = {"data": str, "steps": int, "batch": int, "seed": int, "stem_stride": int}
         for field in dataclasses.fields(Settings):
             option = "--" + field.name.replace("_", "-")
-            parser.add_argument(option, type=kinds.get(field.name, float), default=field.default, help=_HELP[field.name])
+            parser.add_argument(
+                option, type=kinds.get(field.name, float), default=field.default, help=_HELP[field.name]
+            )
 
     @staticmethod
     def from_options(options: argparse.Namespace) -> Settings:

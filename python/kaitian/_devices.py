@@ -1,4 +1,4 @@
-"""This rank's device: providers and the choice among them.
+"""The device of this rank: providers and the choice among them.
 
 A *provider* makes the devices of one vendor usable in a process: a callable ``load(index) -> torch.device``
 that loads what it needs, makes device ``index`` current and returns it. Providers register under the entry
@@ -39,7 +39,7 @@ _chosen: torch.device | None = None
 
 
 class DeviceError(RuntimeError):
-    """This rank's device is named wrongly, unknown here or cannot be loaded."""
+    """The device of this rank is named wrongly, unknown here or cannot be loaded."""
 
 
 def load_cpu(index: int) -> torch.device:
@@ -94,9 +94,7 @@ def unknown_provider(name: str) -> DeviceError:
         if package
         else f"install the package that registers {name!r} under the entry point group {GROUP!r}"
     )
-    return DeviceError(
-        f"no device provider {name!r}; installed here: {', '.join(provider_names())}\nhint: {hint}"
-    )
+    return DeviceError(f"no device provider {name!r}; installed here: {', '.join(provider_names())}\nhint: {hint}")
 
 
 def parse_device(text: str) -> tuple[str, int]:

@@ -11,9 +11,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
     from kaitian.cli import info, run
 
-    parser = argparse.ArgumentParser(
-        prog="kaitian", description="One PyTorch process group over unlike accelerators."
-    )
+    parser = argparse.ArgumentParser(prog="kaitian", description="One PyTorch process group over unlike accelerators.")
     parser.add_argument("--version", action="version", version=f"kaitian {version()}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     run.add_parser(commands)

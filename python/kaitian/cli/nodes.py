@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 
 _PREFIX = "kaitian/run/"
 SILENCE_S = 30.0  # a launcher that has given no sign of life for so long is taken for dead
@@ -44,7 +45,7 @@ class World:
 
 
 class Nodes:
-    """This launcher's end of the store."""
+    """The end of the store that this launcher holds."""
 
     def __init__(self, place: Place, timeout: timedelta) -> None:
         self.place = place
@@ -116,7 +117,7 @@ class Nodes:
             time.sleep(0.1 if others else 0)
 
 
-def _host(place: Place, timeout: timedelta) -> tuple[int, dist.TCPStore]:
+def _host(place: Place, timeout: timedelta) -> tuple[int, TCPStore]:
     # Bound here and handed over, so that the port cannot be lost between choice and use, and so that the
     # store of a one-host run is not reachable from other machines.
     address = "127.0.0.1" if place.nodes == 1 else ""
@@ -129,7 +130,7 @@ def _host(place: Place, timeout: timedelta) -> tuple[int, dist.TCPStore]:
         listener.close()
         raise _bind_error(place.port, error) from error
     port = listener.getsockname()[1]
-    store = dist.TCPStore(
+    store = TCPStore(
         "127.0.0.1",
         port,
         None,
@@ -150,9 +151,9 @@ def _bind_error(port: int, error: OSError) -> LaunchError:
     return LaunchError(f"cannot listen on port {port} (--master-port): {error.strerror}")
 
 
-def _connect(place: Place, timeout: timedelta) -> dist.TCPStore:
+def _connect(place: Place, timeout: timedelta) -> TCPStore:
     try:
-        return dist.TCPStore(place.address, place.port, None, False, timeout, wait_for_workers=False)
+        return TCPStore(place.address, place.port, None, False, timeout, wait_for_workers=False)
     except (dist.DistError, RuntimeError) as error:
         raise LaunchError(
             f"cannot reach the launcher of host 0 at {place.address}:{place.port} within "

@@ -65,7 +65,11 @@ def add_rank_options(parser: argparse.ArgumentParser, *, required: bool) -> None
     parser.add_argument("--master-addr", metavar="ADDR", help="address of host 0 (several hosts only)")
     parser.add_argument("--master-port", type=int, metavar="PORT", help="port of the store (default: a free one)")
     parser.add_argument(
-        "--join-timeout", type=float, default=300.0, metavar="S", help="seconds to wait for the other hosts (300)"
+        "--join-timeout",
+        type=float,
+        default=300.0,
+        metavar="S",
+        help="seconds to wait for the other hosts (300)",
     )
 
 
@@ -83,7 +87,7 @@ def launch(options: argparse.Namespace, command: list[str], emit: Emit, *, stop:
         emit,
         stop_on_failure=stop,
         poll=nodes.foreign_failure,
-        on_failure=lambda failure: stop and nodes.report_failure(failure.text().splitlines()[0]),
+        on_failure=(lambda failure: nodes.report_failure(failure.headline())) if stop else None,
     ).run()
     nodes.leave()
     return outcome

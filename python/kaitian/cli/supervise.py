@@ -40,15 +40,18 @@ class Failure:
     seconds: float
     tail: tuple[str, ...]
 
-    def text(self) -> str:
-        """Return the report that ends a failed run."""
-        head = (
+    def headline(self) -> str:
+        """Say in one line which rank failed, and how."""
+        return (
             f"rank {self.who.rank} ({self.who.device}, pid {self.pid}) failed first: "
             f"{describe_exit(self.code)} after {self.seconds:.1f} s"
         )
+
+    def text(self) -> str:
+        """Return the report that ends a failed run."""
         if not self.tail:
-            return f"{head}; it wrote nothing to stderr"
-        return "\n".join([f"{head}; its last lines on stderr:", *(f"  {line}" for line in self.tail)])
+            return f"{self.headline()}; it wrote nothing to stderr"
+        return "\n".join([f"{self.headline()}; its last lines on stderr:", *(f"  {line}" for line in self.tail)])
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ class Supervisor:
     emit: Emit
     stop_on_failure: bool = True
     poll: Callable[[], str | None] = lambda: None
-    on_failure: Callable[[Failure], None] = lambda failure: None
+    on_failure: Callable[[Failure], None] | None = None
 
     _processes: list[RankProcess] = field(default_factory=list, init=False)
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector, init=False)
@@ -143,7 +146,8 @@ class Supervisor:
         self._first = min(failed, key=lambda process: (process.code or 0) > 0)
         self._first_s = time.monotonic() - self._start
         self._code = shell_code(self._first.code or 0)
-        self.on_failure(self._failure())
+        if self.on_failure is not None:
+            self.on_failure(self._failure())
         if self.stop_on_failure:
             self._plan(GRACE_S, (signal.SIGTERM, TERM_S), (signal.SIGKILL, 0.0))
 
