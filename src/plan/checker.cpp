@@ -59,7 +59,7 @@ class Checker {
   bool checkResults() {
     const std::uint64_t everybody =
         layout_.worldSize() == 64 ? ~std::uint64_t{0} : bit(layout_.worldSize()) - 1;
-    const State state = isFolding(collective_.kind) ? State::finished : State::raw;
+    const State state = resultState(collective_.op);
     for (const Span& span : spans_) {
       for (int rank = span.to == kAll ? 0 : span.to;
            rank < (span.to == kAll ? layout_.worldSize() : span.to + 1); ++rank) {

@@ -143,8 +143,7 @@ bool ExchangeCheck::takes() {
     for (const Take& take : ledger_.plan().takes[static_cast<std::size_t>(rank)]) {
       values.clear();
       for (std::int64_t element = take.lo; element < take.hi; ++element) {
-        values.push_back({static_cast<std::int32_t>(element),
-                          ledger_.plan().fold == ReduceOp::none ? State::raw : State::finished,
+        values.push_back({static_cast<std::int32_t>(element), resultState(ledger_.plan().fold),
                           given_[static_cast<std::size_t>(element)].contributions});
       }
       if (!ledger_.write(rank, take.ref, values.data(), take.hi - take.lo, Phase::take)) {

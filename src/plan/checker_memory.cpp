@@ -2,6 +2,10 @@
 
 namespace kaitian::plan::checker {
 
+State resultState(ReduceOp fold) {
+  return fold == ReduceOp::avg ? State::finished : fold == ReduceOp::premulSum ? State::scaled : State::raw;
+}
+
 RankMemory::RankMemory(const Collective& collective, int worldSize, int rank, bool inPlace) {
   const Shape shape = shapeOf(collective, worldSize, rank);
   std::int64_t size = 0;

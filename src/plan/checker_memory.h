@@ -11,7 +11,12 @@
 
 namespace kaitian::plan::checker {
 
+/// raw: as contributed, or folded from such; scaled: the factors of a PREMUL_SUM are in; finished: divided
+/// (AVG).
 enum class State : std::uint8_t { raw, scaled, finished };
+/// What an exchange with this fold returns. Only ops that do something to values have a state of their own,
+/// so two values are equal exactly if their data are.
+State resultState(ReduceOp fold);
 
 /// Which element of the vector, from whose contributions, and how far it is reduced.
 struct Value {
