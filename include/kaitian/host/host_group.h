@@ -2,7 +2,8 @@
 // sends tagged messages; it knows nothing of devices, tensors or Python.
 //
 // Ownership: a HostGroup owns its connections. Buffers handed to it belong to the caller and must stay valid until
-// the Exchange or Transfer is done() or the group has failed and quiesce() returned.
+// the Exchange or Transfer is done() or the group has failed: from the moment status() is not ok, no buffer of the
+// caller is touched any more. A take may be read once takeReady() says so, but written only when the Exchange is done().
 //
 // Thread safety: none. One thread (the progress thread) makes all calls, except failed(), which any may call.
 // Nothing blocks: everything is a state machine that poll() drives.
@@ -116,6 +117,8 @@ class HostGroup {
   virtual Clock::duration heartbeatPeriod() const noexcept = 0;
 
   /// Orderly goodbye: tells the peers that closing connections are no death, and closes. No operation may be open.
+  /// Waits up to 1 s for the kernels of the peers to take what was sent (normally microseconds). Destroying a group
+  /// without close() looks like a death to the peers; a failed group waits up to 100 ms for its reason to be sent.
   virtual void close() = 0;
 
   /// Bytes carried so far, per peer rank.

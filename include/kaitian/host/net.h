@@ -4,8 +4,11 @@
 // to the progress thread.
 #pragma once
 
+#include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kaitian/core/status.h"
 #include "kaitian/host/host_group.h"
@@ -44,10 +47,17 @@ struct GroupOptions {
   std::string name;
   Clock::time_point deadline;                          // for attaching
   std::chrono::milliseconds heartbeat{2'500};
+  std::vector<int> globalRanks;                        // rank in this group -> global rank, for messages; empty: the same
+
+  // How data travels; the same on all ranks (part of the greeting). Results do not depend on it.
+  std::int64_t unitBytes = 128 * 1024;  // most that one frame carries; 16 or more
+  std::int64_t smallBytes = 16 * 1024;  // exchanges up to this total take one hop: every taker folds for itself
+  int window = 8;                       // units in flight from one rank to another, per phase
 };
 
 /// Connects this rank with all others of the world (the lower rank connects, the higher accepts). Blocks until the
-/// deadline at most. `poller` must outlive the group. Errors name the rank that could not be reached and its address.
+/// deadline at most, on any thread; the group joins the poller with its first poll(). `poller` must outlive the group.
+/// Errors: Code::timeout naming the rank that could not be reached and its address.
 Result<std::unique_ptr<HostGroup>> connect(const World& world, std::shared_ptr<Listener> listener, Poller& poller,
                                            const GroupOptions& options);
 

@@ -1,0 +1,125 @@
+// The host group over TCP: ties the engines to the connections and keeps the failure plane.
+//
+// Failure: the first reason wins. Whoever has a reason tells it to all others and passes on the first that it hears, so
+// that all ranks hold the same message. A connection that ends without goodbye and without a reason names its rank
+// only after kGrace: a rank that fails sends its reason before it closes, but what it knows may come over another
+// connection.
+//
+// Thread safety: as HostGroup.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "host/exchange.h"
+#include "host/ledger.h"
+#include "host/net/connection.h"
+#include "host/transfer.h"
+#include "kaitian/host/host_group.h"
+
+namespace kaitian::host {
+
+class TcpGroup final : public HostGroup, private net::FrameHandler {
+ public:
+  struct Options {
+    int rank = 0;
+    std::string name;
+    plan::Layout layout;
+    std::vector<int> globalRanks;     // [rank]
+    std::vector<std::string> who;     // [rank] "rank 3 (host b, pid 17, alpha:0)"
+    Cutting cutting;
+    int window = 8;
+    std::chrono::milliseconds heartbeat{2'500};
+  };
+  /// `sockets[r]` is connected to rank r; none for the own rank.
+  TcpGroup(Options options, std::vector<net::Socket> sockets, net::EpollPoller& poller);
+  ~TcpGroup() override;
+
+  int rank() const noexcept override { return options_.rank; }
+  const plan::Layout& layout() const noexcept override { return options_.layout; }
+
+  void publish(const Signature& mine) override;
+  const Signature* signature(std::uint64_t sequence, int rank) const override {
+    return ledger_.signature(sequence, rank);
+  }
+  std::uint64_t published(int rank) const override { return ledger_.published(rank); }
+  void retire(std::uint64_t sequence) override { ledger_.retire(sequence); }
+
+  std::shared_ptr<Exchange> exchange(ExchangeRequest request) override;
+  std::shared_ptr<Transfer> send(int peer, std::uint32_t tag, const std::byte* data, std::size_t bytes) override;
+  std::shared_ptr<Transfer> receive(int peer, std::uint32_t tag, std::byte* data, std::size_t bytes) override;
+
+  void post(std::uint32_t key, std::span<const std::byte> record) override;
+  const std::vector<std::byte>* posted(std::uint32_t key, int rank) const override {
+    return ledger_.posted(key, rank);
+  }
+
+  bool poll() override;
+  Clock::time_point nextPoll() const override;
+
+  void fail(const Status& reason) override;
+  Status status() const override { return status_; }
+  bool failed() const noexcept override { return failed_.load(); }
+  Clock::duration silence(int rank) const override;
+  Clock::duration heartbeatPeriod() const noexcept override { return options_.heartbeat; }
+
+  void close() override;
+  Traffic traffic() const override;
+
+ private:
+  struct Peer {
+    std::unique_ptr<net::Connection> connection;  // null for the own rank
+    std::vector<std::byte> record;                // payload of a control frame that is arriving
+    bool left = false;                            // said goodbye
+  };
+
+  bool nextFrame(int peer, net::DataFrame& frame) override;
+  void frameSent(int peer, const net::FrameHeader& header) override;
+  Result<std::byte*> beginFrame(int peer, const net::FrameHeader& header) override;
+  Status endFrame(int peer, const net::FrameHeader& header) override;
+  Status noteArrived(int peer, const net::FrameHeader& header);
+  Status signatureArrived(int peer);
+  Status abortArrived(int peer, const net::FrameHeader& header);
+  Status goodbyeArrived(int peer);
+
+  void attach();
+  bool receive(int peer);
+  bool flush(int peer);
+  void credit(int peer);
+  void heartbeats(Clock::time_point now);
+  void settleLoss(Clock::time_point now);
+  void closed(int peer);
+  Status stillNeeded(int peer) const;
+  Status left(int peer, const std::string& doing) const;
+  Status blame(int peer, Status status) const;
+
+  void tell(int peer, net::FrameHeader header, std::span<const std::byte> payload = {});
+  void tellAll(net::FrameHeader header, std::span<const std::byte> payload = {});
+  void tellNote(int peer, net::FrameType type, const MessageNote& note);
+  void linger(std::chrono::milliseconds limit);
+  Peer& at(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
+  const Peer& at(int rank) const { return peers_[static_cast<std::size_t>(rank)]; }
+  int global(int rank) const { return options_.globalRanks[static_cast<std::size_t>(rank)]; }
+  const std::string& who(int rank) const { return options_.who[static_cast<std::size_t>(rank)]; }
+
+  Options options_;
+  net::EpollPoller& poller_;
+  std::vector<Peer> peers_;
+  Ledger ledger_;
+  ExchangeEngine exchanges_;
+  TransferEngine transfers_;
+  bool attached_ = false, closed_ = false, messageTurn_ = false;
+
+  Status status_;
+  std::atomic<bool> failed_{false};  // tells other threads that status_ will not be ok; they do not read status_
+  struct Loss {
+    int peer;
+    Clock::time_point until;
+  };
+  std::optional<Loss> loss_;
+};
+
+}  // namespace kaitian::host

@@ -1,0 +1,208 @@
+#include "host/net/listener.h"
+
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+#include "kaitian/core/log.h"
+
+namespace kaitian::host {
+namespace {
+
+Status failed(const char* what, const std::string& address) {
+  return {Code::resource,
+          "cannot listen on " + address + ": " + what + ": " + std::generic_category().message(errno)};
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Listener>> Listener::create(const ListenOptions& options) {
+  Result<net::Choice> choice = net::chooseAddress(options);
+  if (!choice.ok()) return choice.status();
+  net::Address address = choice.value().address;
+  net::Socket listening(socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!listening.valid()) return failed("socket", toString(address));
+  if (bind(listening.get(), address.get(), address.size()) != 0) return failed("bind", toString(address));
+  if (listen(listening.get(), SOMAXCONN) != 0) return failed("listen", toString(address));
+  socklen_t size = sizeof address.storage;
+  if (getsockname(listening.get(), address.get(), &size) != 0) return failed("getsockname", toString(address));
+  net::Socket event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!event.valid()) return failed("eventfd", toString(address));
+  core::log(core::LogLevel::info, core::Log::kNoRank, "listening on ", toString(address), ": ",
+            choice.value().reason);
+  return std::shared_ptr<Listener>(
+      std::make_shared<net::TcpListener>(std::move(listening), std::move(event), toString(address)));
+}
+
+namespace net {
+namespace {
+
+constexpr std::chrono::seconds kGreetingTime{5};
+// Out of descriptors accept() fails at once while the socket stays readable.
+constexpr std::chrono::milliseconds kNoDescriptorPause{20};
+// Strangers beyond this many push out the oldest: half-open connections cannot keep ranks out.
+constexpr std::size_t kMostStrangers = 128;
+
+}  // namespace
+
+/// A connection that has not proved yet who it is.
+class Stranger {
+ public:
+  explicit Stranger(Socket connection)
+      : socket(std::move(connection)), until(Clock::now() + kGreetingTime), input_(kHelloBytes) {}
+
+  /// Goes on with what has arrived; false when there is nothing more to do with this connection.
+  bool advance(TcpListener& listener);
+
+  Socket socket;
+  Clock::time_point until;
+
+ private:
+  bool hello(TcpListener& listener);
+  bool proof();
+  bool send(std::span<const std::byte> bytes) const {
+    // The first bytes on a new connection always fit into its buffer.
+    return ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
+           static_cast<ssize_t>(bytes.size());
+  }
+
+  std::vector<std::byte> input_;
+  std::size_t have_ = 0;
+  std::shared_ptr<Attachment> group_;  // after the hello
+  Hello hello_;
+  Nonce nonce_{};
+};
+
+bool Stranger::advance(TcpListener& listener) {
+  for (;;) {
+    const ssize_t got = recv(socket.get(), input_.data() + have_, input_.size() - have_, MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    have_ += static_cast<std::size_t>(got);
+    if (have_ < input_.size()) continue;
+    return group_ == nullptr ? hello(listener) : proof();
+  }
+}
+
+bool Stranger::hello(TcpListener& listener) {
+  Result<Hello> hello = decodeHello(input_);
+  if (!hello.ok()) return false;
+  hello_ = hello.value();
+  group_ = listener.find(hello_.group);
+  if (group_ == nullptr || hello_.to != static_cast<std::uint32_t>(group_->rank_) || hello_.from >= hello_.to ||
+      hello_.settings != group_->settings_) {
+    return false;
+  }
+  Result<Nonce> nonce = makeNonce();
+  if (!nonce.ok()) return false;
+  nonce_ = nonce.value();
+  input_.assign(kProofBytes, {});
+  have_ = 0;
+  return send(encode(Answer{nonce_, proofOf(group_->secret_, Side::accepting, hello_, nonce_)})) && advance(listener);
+}
+
+bool Stranger::proof() {
+  if (!core::equalInConstantTime(input_, proofOf(group_->secret_, Side::connecting, hello_, nonce_))) return false;
+  if (!send({&kWelcome, 1})) return false;
+  const std::scoped_lock lock(group_->mutex_);
+  // A rank that connects again has given up its first connection.
+  group_->accepted_[hello_.from] = std::move(socket);
+  group_->changed_.notify_all();
+  return false;
+}
+
+std::vector<int> Attachment::wait(Clock::time_point until) {
+  std::unique_lock lock(mutex_);
+  const auto missing = [this] {
+    std::vector<int> ranks;
+    for (std::size_t r = 0; r < accepted_.size(); ++r) {
+      if (!accepted_[r].valid()) ranks.push_back(static_cast<int>(r));
+    }
+    return ranks;
+  };
+  changed_.wait_until(lock, until, [&] { return missing().empty(); });
+  return missing();
+}
+
+void TcpListener::attach(const GroupId& group, std::shared_ptr<Attachment> attachment) {
+  const std::scoped_lock control(control_);
+  {
+    const std::scoped_lock lock(mutex_);
+    waiting_[group] = std::move(attachment);
+  }
+  if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+}
+
+void TcpListener::detach(const GroupId& group) {
+  const std::scoped_lock control(control_);
+  {
+    const std::scoped_lock lock(mutex_);
+    waiting_.erase(group);
+    if (!waiting_.empty()) return;
+  }
+  wake();
+  if (thread_.joinable()) thread_.join();
+}
+
+void TcpListener::stop() {
+  const std::scoped_lock control(control_);
+  {
+    const std::scoped_lock lock(mutex_);
+    waiting_.clear();
+  }
+  wake();
+  if (thread_.joinable()) thread_.join();
+}
+
+void TcpListener::wake() {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto put = write(event_.get(), &one, sizeof one);
+}
+
+bool TcpListener::idle() {
+  const std::scoped_lock lock(mutex_);
+  return waiting_.empty();
+}
+
+std::shared_ptr<Attachment> TcpListener::find(const GroupId& group) {
+  const std::scoped_lock lock(mutex_);
+  const auto found = waiting_.find(group);
+  return found == waiting_.end() ? nullptr : found->second;
+}
+
+void TcpListener::acceptAll(std::list<Stranger>& strangers) {
+  for (;;) {
+    Socket connection(accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!connection.valid()) {
+      if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(kNoDescriptorPause);
+      return;
+    }
+    const int on = 1;
+    setsockopt(connection.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (strangers.size() >= kMostStrangers) strangers.pop_front();
+    strangers.emplace_back(std::move(connection));
+  }
+}
+
+void TcpListener::run() {
+  std::list<Stranger> strangers;
+  while (!idle()) {
+    std::vector<pollfd> wanted{{event_.get(), POLLIN, 0}, {listening_.get(), POLLIN, 0}};
+    for (const Stranger& s : strangers) wanted.push_back({s.socket.get(), POLLIN, 0});
+    poll(wanted.data(), wanted.size(), strangers.empty() ? -1 : 100);
+    std::uint64_t count = 0;
+    [[maybe_unused]] const auto got = read(event_.get(), &count, sizeof count);
+    const auto now = Clock::now();
+    std::erase_if(strangers, [&](Stranger& s) { return now >= s.until || !s.advance(*this); });
+    acceptAll(strangers);
+  }
+}
+
+}  // namespace net
+}  // namespace kaitian::host
