@@ -11,15 +11,16 @@
 namespace kaitian::relay {
 namespace {
 
-constexpr std::int64_t kCount = 3;  // elements per shard: an odd number also shows a library that rounds counts up
+constexpr std::int64_t kCount =
+    3;  // elements per shard: an odd number also shows a library that rounds counts up
 
 template <typename T>
 void put(std::byte* to, T value) {
   std::memcpy(to, &value, sizeof value);
 }
 
-/// Element i of member m, chosen so that a wrong operation, a narrower type or a missing member changes the result:
-/// wide types carry a bit that the next narrower type loses.
+/// Element i of member m, chosen so that a wrong operation, a narrower type or a missing member changes the
+/// result: wide types carry a bit that the next narrower type loses.
 void putElement(DType dtype, std::byte* to, int member, std::int64_t i) {
   const int small = 1 + (member * 5 + static_cast<int>(i) * 3) % 7;
   switch (dtype) {
@@ -154,8 +155,9 @@ class Trial {
     std::vector<fold::Input> inputs;
     for (int member = 0; member < members_; ++member) given.push_back(shards(dtype, member, all));
     for (int member = 0; member < members_; ++member)
-      inputs.push_back({given[static_cast<std::size_t>(member)].data() + static_cast<std::size_t>(index_) * shardBytes, 0,
-                        scaleOf(op, member), false});
+      inputs.push_back(
+          {given[static_cast<std::size_t>(member)].data() + static_cast<std::size_t>(index_) * shardBytes, 0,
+           scaleOf(op, member), false});
     std::vector<std::byte> expected(shardBytes);
     fold::fold({dtype, op, members_}, inputs, expected.data(), kCount);
 
@@ -198,7 +200,8 @@ class Trial {
     auto back = device_.copyOut({&out, 1}, {&ran, 1});
     if (!back.ok()) return false;
     while (!back.value()->query()) std::this_thread::yield();
-    return agrees(call.dtype, expected, hostBack_->data(), call.kind == plan::CallKind::allGather ? 0 : members_);
+    return agrees(call.dtype, expected, hostBack_->data(),
+                  call.kind == plan::CallKind::allGather ? 0 : members_);
   }
 
   VendorLibrary& library_;

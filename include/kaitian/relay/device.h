@@ -14,6 +14,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kaitian/core/dtype.h"
@@ -102,6 +103,13 @@ struct Capabilities {
   bool canMove(DType dtype) const noexcept { return (move >> static_cast<int>(dtype) & 1U) != 0; }
   friend bool operator==(const Capabilities&, const Capabilities&) = default;
 };
+
+/// As text of at most 128 characters: for identity records and GroupConfig::capabilities.
+std::string serialize(const Capabilities& capabilities);
+/// Any input gives a value or Code::invalidArgument.
+Result<Capabilities> parseCapabilities(std::string_view text);
+/// What members with these capabilities can do together.
+Capabilities common(const Capabilities& a, const Capabilities& b) noexcept;
 
 /// The vendor's communicator of one island in one group.
 /// Thread safety: connect(), verify() and call() come from the launch thread of the device and may block; abort() comes

@@ -134,6 +134,8 @@ class Group {
   /// Capabilities of all islands of the group, once they are verified; makes communicators where needed. A collective:
   /// every rank calls it at the same position in its order of operations. Used by the one-island pass-through.
   virtual Result<std::vector<Capabilities>> activate(std::chrono::milliseconds timeout) = 0;
+  /// Verified capabilities of the own library as text (serialize()), for later groups; empty before activation.
+  virtual std::string capabilities() const = 0;
   /// Takes a sequence number for an operation that runs in the vendor library alone; remembered for error messages.
   virtual std::uint64_t note(const host::Signature& signature) = 0;
 

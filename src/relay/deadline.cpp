@@ -1,0 +1,164 @@
+// When the time of an operation is over: who is to blame, in words.
+#include <algorithm>
+#include <cstdio>
+#include <set>
+
+#include "relay/engine.h"
+
+namespace kaitian::relay {
+namespace {
+
+std::string seconds(host::Clock::duration time) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(time).count());
+  return text;
+}
+
+}  // namespace
+
+int Engine::globalRank(int rank) const {
+  const auto& ranks = context_->config.globalRanks;
+  const auto i = static_cast<std::size_t>(rank);
+  return i < ranks.size() ? ranks[i] : rank;
+}
+
+/// "rank 3 (host b, pid 17, alpha:0)"
+std::string Engine::who(int rank) const {
+  const auto& all = context_->config.who;
+  const auto i = static_cast<std::size_t>(rank);
+  const std::string number = "rank " + std::to_string(globalRank(rank));
+  return i < all.size() && !all[i].empty() ? number + " (" + all[i] + ")" : number;
+}
+
+std::string Engine::whoAll(const std::vector<int>& ranks) const {
+  std::string text;
+  for (const int rank : ranks) text += (text.empty() ? "" : ", ") + who(rank);
+  return text;
+}
+
+std::string Engine::inGroup() const { return "group \"" + context_->config.name + "\""; }
+
+host::Clock::time_point Engine::lastProgress() const {
+  host::Clock::time_point latest = lastFinish_;
+  for (const auto& collective : running_) latest = std::max(latest, collective->lastProgress());
+  return latest;
+}
+
+void Engine::checkDeadlines() {
+  const auto now = host::Clock::now();
+  // An operation that waits behind others has time as long as data of others comes in.
+  const auto progress = lastProgress();
+  nextCheck_ = closeBy_ > now ? closeBy_ : host::Clock::time_point::max();
+  const auto check = [&](const std::shared_ptr<Collective>& collective) {
+    const auto deadline = std::max(collective->deadline(), progress + collective->timeout());
+    watch(deadline);
+    if (now < deadline) return false;
+    context_->fail(expired(*collective));
+    return true;
+  };
+  for (const auto& collective : running_)
+    if (check(collective)) return;
+  for (const auto& queued : queue_) {
+    if (queued.collective) {
+      if (check(queued.collective)) return;
+      continue;
+    }
+    watch(queued.deadline);
+    if (now < queued.deadline) continue;
+    context_->fail(expiredActivation());
+    return;
+  }
+  for (const auto& message : messages_) {
+    watch(message->deadline());
+    if (now < message->deadline()) continue;
+    context_->fail(expired(*message));
+    return;
+  }
+}
+
+/// The rank that has been silent longest, if that is longer than two heartbeats: it is dead or stopped, not
+/// late.
+std::optional<std::pair<std::string, int>> Engine::silentRank() const {
+  int silent = -1;
+  auto longest = 2 * context_->hosts.heartbeatPeriod();
+  for (int rank = 0; rank < layout_.worldSize(); ++rank) {
+    if (rank == rank_ || context_->hosts.silence(rank) <= longest) continue;
+    silent = rank;
+    longest = context_->hosts.silence(rank);
+  }
+  if (silent < 0) return std::nullopt;
+  return std::pair(who(silent) + " has not answered for " + seconds(longest), silent);
+}
+
+/// "rank 3 (…) has called 11 operations, not this one"
+std::string Engine::notCalled(const Collective& collective, const std::vector<int>& ranks) const {
+  constexpr std::size_t kNamed = 4;
+  std::string text;
+  for (std::size_t i = 0; i < ranks.size() && i < kNamed; ++i) {
+    text += (i == 0 ? "" : "; ") + who(ranks[i]);
+    const std::uint64_t published = context_->hosts.published(ranks[i]);
+    text += published <= collective.signature().sequence
+                ? " has called " + std::to_string(published) + " operations, not this one"
+                : " has called it";
+  }
+  if (ranks.size() > kNamed) text += "; and " + std::to_string(ranks.size() - kNamed) + " more";
+  return text;
+}
+
+/// Why the operation does not end; `culprit` gets the rank to look at first, or stays.
+std::string Engine::explain(const Collective& collective, int& culprit) const {
+  if (const auto silent = silentRank()) {
+    culprit = silent->second;
+    return silent->first + "; look at its log first";
+  }
+  if (const auto missing = collective.notCalled(); !missing.empty()) {
+    culprit = missing.front();
+    return notCalled(collective, missing);
+  }
+  if (activation_.started() && !activation_.active()) return expiredActivation().message();
+  if (collective.inVendorCall() && context_->vendor)
+    return who(rank_) + " waits in a call of " + context_->vendor->name() +
+           "; all ranks have called the operation, look for a rank whose vendor library hangs";
+  if (const auto ranks = collective.waitingFor(); !ranks.empty()) {
+    culprit = ranks.front();
+    return who(rank_) + " waits for data of " + whoAll(ranks);
+  }
+  return who(rank_) + " waits for its own device";
+}
+
+Status Engine::expired(const Collective& collective) const {
+  int culprit = rank_;
+  const auto waited = host::Clock::now() - collective.submitted();
+  const std::string reason = explain(collective, culprit);
+  return {Code::timeout,
+          host::describe(collective.signature()) + " in " + inGroup() + " did not finish within " +
+              seconds(waited) + ": " + reason + ". Hint: raise the timeout if this step is known to be slow",
+          globalRank(culprit)};
+}
+
+Status Engine::expired(const MessageRun& message) const {
+  const auto waited = host::Clock::now() - message.submitted();
+  int culprit = message.peer() >= 0 ? message.peer() : rank_;
+  std::string reason = message.peer() >= 0
+                           ? who(culprit) + " has not called its side, or has no room for it yet"
+                           : "no rank has sent with this tag";
+  if (const auto silent = silentRank()) {
+    culprit = silent->second;
+    reason = silent->first + "; look at its log first";
+  }
+  return {Code::timeout,
+          message.describe() + " on " + who(rank_) + " in " + inGroup() + " did not finish within " +
+              seconds(waited) + ": " + reason,
+          globalRank(culprit)};
+}
+
+Status Engine::expiredActivation() const {
+  const auto missing = activation_.waitingFor();
+  const int culprit = missing.empty() ? rank_ : missing.front();
+  return {Code::timeout,
+          "vendor communicators of " + inGroup() + " were not made in time: " +
+              (missing.empty() ? "all ranks have made theirs" : whoAll(missing) + " has not made its own"),
+          globalRank(culprit)};
+}
+
+}  // namespace kaitian::relay

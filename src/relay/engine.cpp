@@ -1,0 +1,321 @@
+// The part of a group that the progress thread runs.
+#include "relay/engine.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace kaitian::relay {
+
+bool Engine::poll() {
+  if (over_) return false;
+  if (context_->device && !context_->pool) context_->pool = process_.staging(context_->device);
+  bool moved = takeInbox();
+  if (!context_->hosts.failed()) {
+    moved = publish() || moved;
+    moved = context_->hosts.poll() || moved;
+  }
+  if (context_->hosts.status().ok()) moved = work() || moved;
+  if (!context_->hosts.status().ok() && !failed_) {
+    fail();
+    moved = true;
+  }
+  moved = releaseIdle() || moved;
+  moved = context_->cooling.poll() || moved;
+  if (closing_) closeIfIdle();
+  return moved;
+}
+
+host::Clock::time_point Engine::nextPoll() const {
+  if (over_) return host::Clock::time_point::max();
+  if (failed_)
+    return host::Clock::now() + std::chrono::milliseconds(100);  // only the vendor's calls are waited for
+  return std::min(context_->hosts.nextPoll(), nextCheck_);
+}
+
+Participant::Urgency Engine::urgency() const {
+  if (over_) return Urgency::none;
+  const auto copying = [](const auto& run) { return run->copyingOut(); };
+  if (std::any_of(running_.begin(), running_.end(), copying) ||
+      std::any_of(messages_.begin(), messages_.end(), copying))
+    return Urgency::high;
+  const bool barrierWaits = !unpublished_.empty();
+  return context_->cooling.empty() && !barrierWaits ? Urgency::none : Urgency::low;
+}
+
+bool Engine::takeInbox() {
+  std::vector<Item> items;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    items.swap(inbox_);
+    wakePending_ = false;
+  }
+  for (auto& item : items) item(*this);
+  return !items.empty();
+}
+
+bool Engine::publish() {
+  bool moved = false;
+  while (!unpublished_.empty()) {
+    auto& next = unpublished_.front();
+    if (next.collective) {
+      if (!next.collective->publish()) break;
+    } else {
+      context_->hosts.publish(next.note);
+      notes_.push_back(std::move(next.note));
+    }
+    unpublished_.pop_front();
+    moved = true;
+  }
+  return moved;
+}
+
+bool Engine::work() {
+  bool moved = compareNotes();
+  using Step = Result<bool> (Engine::*)();
+  for (const Step step : {&Engine::compare, &Engine::planNext, &Engine::advance, &Engine::advanceMessages}) {
+    auto result = (this->*step)();
+    if (!result.ok()) {
+      context_->fail(result.status());
+      return true;
+    }
+    moved = result.value() || moved;
+  }
+  if (host::Clock::now() >= nextCheck_) checkDeadlines();
+  return moved;
+}
+
+Result<bool> Engine::compare() {
+  bool moved = false;
+  // Peers publish in call order: what comes behind an operation that some have not called cannot be complete
+  // either.
+  const auto all = [&](const std::shared_ptr<Collective>& collective) -> Result<bool> {
+    if (collective->permitted()) return true;
+    auto compared = collective->compare();
+    if (!compared.ok()) return compared;
+    moved = moved || compared.value();
+    return collective->permitted();
+  };
+  for (const auto& collective : running_) {
+    auto permitted = all(collective);
+    if (!permitted.ok()) return permitted;
+    if (!permitted.value()) return moved;
+  }
+  for (const auto& queued : queue_) {
+    if (!queued.collective) continue;
+    auto permitted = all(queued.collective);
+    if (!permitted.ok()) return permitted;
+    if (!permitted.value()) break;
+  }
+  return moved;
+}
+
+/// Operations of the vendor library alone: their signatures only serve messages.
+bool Engine::compareNotes() {
+  bool moved = false;
+  while (!notes_.empty()) {
+    std::vector<host::Signature> all;
+    for (int rank = 0; rank < layout_.worldSize(); ++rank) {
+      const auto* signature = context_->hosts.signature(notes_.front().sequence, rank);
+      if (signature == nullptr) return moved;
+      all.push_back(*signature);
+    }
+    if (Status status = host::compare(all, layout_); !status.ok()) {
+      context_->fail(status);
+      return true;
+    }
+    context_->hosts.retire(notes_.front().sequence);
+    notes_.pop_front();
+    moved = true;
+  }
+  return moved;
+}
+
+Result<bool> Engine::planNext() {
+  bool moved = activation_.poll();
+  if (activation_.active() && !told_) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    known_ = activation_.capabilities();
+    ownCapabilities_ = activation_.own();
+    told_ = true;
+  }
+  while (!queue_.empty()) {
+    auto& queued = queue_.front();
+    if (!queued.collective) {
+      if (!planActivation(queued)) return moved;
+      queue_.pop_front();
+      moved = true;
+      continue;
+    }
+    std::vector<EventRef> earlier;
+    if (!queued.collective->published() || !mayStart(*queued.collective, earlier)) return moved;
+    auto planned = queued.collective->plan(activation_, earlier);
+    if (!planned.ok()) return planned;
+    if (!planned.value()) return moved;
+    running_.push_back(std::move(queued.collective));
+    queue_.pop_front();
+    moved = true;
+  }
+  return moved;
+}
+
+bool Engine::planActivation(Queued& queued) {
+  activation_.start(queued.ticket);
+  if (!activation_.active()) return false;
+  if (queued.ticket) context_->lane->close(queued.ticket);
+  context_->finish(*queued.activation, {});
+  return true;
+}
+
+/// An operation on memory that an earlier one still uses comes after it, as on a stream.
+bool Engine::mayStart(const Collective& collective, std::vector<EventRef>& earlier) {
+  for (const auto& other : running_)
+    if (collective.footprint().conflicts(other->footprint())) return false;
+  std::erase_if(recent_, [](Recent& recent) { return allPast(recent.events); });
+  for (const auto& recent : recent_)
+    if (collective.footprint().conflicts(recent.footprint))
+      earlier.insert(earlier.end(), recent.events.begin(), recent.events.end());
+  return true;
+}
+
+Result<bool> Engine::advance() {
+  constexpr std::size_t kInFlight = 16;  // more brings nothing: exchange.md counts no gain above 2
+  bool moved = false;
+  bool mayOpen = true;
+  for (std::size_t i = 0; i < running_.size() && i < kInFlight && mayOpen; ++i) {
+    auto advanced = running_[i]->advance(i == 0);
+    if (!advanced.ok()) return advanced;
+    moved = moved || advanced.value();
+    mayOpen = running_[i]->opened();  // exchanges start in call order
+  }
+  for (auto it = running_.begin(); it != running_.end();) {
+    if (!(*it)->ready()) {
+      ++it;
+      continue;
+    }
+    const auto collective = std::move(*it);
+    it = running_.erase(it);
+    finish(collective, {});
+    moved = true;
+  }
+  return moved;
+}
+
+void Engine::startMessage(std::shared_ptr<MessageRun> message) {
+  watch(message->deadline());
+  messages_.push_back(message);
+  if (over_ || !context_->hosts.status().ok()) return;
+  if (Status status = message->start(); !status.ok()) context_->fail(status);
+}
+
+Result<bool> Engine::advanceMessages() {
+  bool moved = false;
+  for (auto it = messages_.begin(); it != messages_.end();) {
+    auto advanced = (*it)->advance();
+    if (!advanced.ok()) return advanced;
+    moved = moved || advanced.value();
+    if (!(*it)->ready()) {
+      ++it;
+      continue;
+    }
+    (*it)->finish({});
+    (*it)->release();
+    it = messages_.erase(it);
+    moved = true;
+  }
+  return moved;
+}
+
+void Engine::finish(const std::shared_ptr<Collective>& collective, const Status& status) {
+  lastFinish_ = host::Clock::now();
+  if (status.ok()) context_->hosts.retire(collective->signature().sequence);
+  collective->finish(status);
+  if (!collective->events().empty()) recent_.push_back({collective->footprint(), collective->events()});
+  if (collective->idle())
+    collective->release();
+  else
+    leaving_.push_back(collective);
+}
+
+void Engine::fail() {
+  failed_ = true;
+  // Relaxed: see Context::failed.
+  context_->failed.store(true, std::memory_order_relaxed);
+  const Status status = context_->hosts.status();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    poison_ = status;
+  }
+  if (context_->vendor) process_.monitor().run([context = context_] { context->vendor->abort(); });
+  finishAll(status);
+}
+
+void Engine::finishAll(const Status& status) {
+  for (const auto& collective : std::exchange(running_, {})) finish(collective, status);
+  for (const auto& queued : std::exchange(queue_, {})) {
+    if (queued.collective) {
+      finish(queued.collective, status);
+      continue;
+    }
+    if (queued.ticket) context_->lane->close(queued.ticket);
+    context_->finish(*queued.activation, status);
+  }
+  for (const auto& message : std::exchange(messages_, {})) {
+    message->finish(status);
+    message->release();
+  }
+  unpublished_.clear();
+  notes_.clear();
+  nextCheck_ = host::Clock::time_point::max();
+}
+
+bool Engine::releaseIdle() {
+  // What came in after the failure.
+  if (failed_ && busy()) finishAll(context_->hosts.status());
+  return std::erase_if(leaving_, [](const auto& collective) {
+           if (!collective->idle()) return false;
+           collective->release();
+           return true;
+         }) > 0;
+}
+
+void Engine::closeIfIdle() {
+  if (busy() && host::Clock::now() >= closeBy_)
+    context_->fail({Code::timeout,
+                    "shutdown of " + inGroup() + ": operations were still in flight; " + who(rank_) +
+                        " waited for them until its deadline",
+                    globalRank(rank_)});
+  if (busy() || !leaving_.empty() || !context_->cooling.empty() || !activation_.idle()) return;
+  end();
+}
+
+void Engine::end() {
+  // A last note may not have gone out.
+  if (context_->hosts.status().ok()) {
+    publish();
+    context_->hosts.close();
+  }
+  over_ = true;
+  recent_.clear();
+  std::vector<Item> late;
+  Status status;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    lastTraffic_ = context_->hosts.traffic();
+    if (poison_.ok()) poison_ = Status(Code::aborted, inGroup() + " has been shut down");
+    status = poison_;
+    closed_ = true;
+    late.swap(inbox_);
+  }
+  for (auto& item : late) item(*this);
+  finishAll(status);
+  // Libraries and devices may need the GIL to go, which this thread never takes.
+  process_.complete([vendor = std::move(context_->vendor), device = std::move(context_->device)]() mutable {
+    vendor.reset();
+    device.reset();
+  });
+  context_->pool.reset();
+  context_->owned.reset();
+  ended_.notify_all();
+}
+
+}  // namespace kaitian::relay

@@ -1,0 +1,150 @@
+// A group: what any thread may ask of it, and what the progress thread does for it.
+//
+// Calls from any thread only touch what mutex_ guards and put items into the inbox; everything else belongs
+// to the progress thread, so that the state machines need no locks.
+//
+// Ownership: shared by the Group that the user holds and by the progress thread, which keeps it until it is
+// over.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "relay/activation.h"
+#include "relay/collective.h"
+#include "relay/context.h"
+#include "relay/message.h"
+#include "relay/process.h"
+
+namespace kaitian::relay {
+
+class Engine final : public Participant {
+ public:
+  Engine(ProcessImpl& process, std::unique_ptr<host::HostGroup> hosts, std::shared_ptr<Device> device,
+         std::shared_ptr<VendorLibrary> vendor, GroupConfig config);
+
+  // Any thread.
+  OperationRef submit(Request request);
+  OperationRef submit(MessageRequest request);
+  void setTimeout(std::chrono::milliseconds timeout);
+  Result<std::vector<Capabilities>> activate(std::chrono::milliseconds timeout);
+  std::uint64_t note(const host::Signature& signature);
+  Path path(const Work& work, bool onDevice) const;
+  std::string capabilities() const;
+  std::uint64_t sequence() const;
+  Status status() const;
+  const plan::Layout& layout() const { return layout_; }
+  int rank() const { return rank_; }
+  host::HostGroup::Traffic traffic();
+  void abort(const std::string& reason);
+  Status shutdown(std::chrono::milliseconds timeout);
+  /// The user has dropped the group.
+  void detach();
+
+  // Progress thread.
+  bool poll() override;
+  host::Clock::time_point nextPoll() const override;
+  Urgency urgency() const override;
+  bool over() const override { return over_; }
+
+ private:
+  /// A collective, or a call of activate(), in call order until it is planned.
+  struct Queued {
+    std::shared_ptr<Collective> collective;
+    std::shared_ptr<OperationState> activation;
+    Lane::TicketRef ticket;
+    host::Clock::time_point deadline;
+  };
+  /// Memory of a finished operation whose work on the device may still run.
+  struct Recent {
+    Footprint footprint;
+    std::vector<EventRef> events;
+  };
+  using Item = std::function<void(Engine&)>;  // runs on the progress thread
+
+  // engine_calls.cpp
+  void push(Item item, bool wake);  // REQUIRES: mutex_ held
+  bool mayUseVendor(const Request& request) const;
+  std::chrono::milliseconds timeoutOr(std::chrono::milliseconds timeout) const;
+  OperationRef finishedAtOnce(std::uint64_t sequence, std::function<void()> done,
+                              std::shared_ptr<void> keepAlive);
+
+  // engine.cpp
+  bool takeInbox();
+  bool publish();
+  bool work();
+  Result<bool> compare();
+  bool compareNotes();
+  Result<bool> planNext();
+  bool planActivation(Queued& queued);
+  bool mayStart(const Collective& collective, std::vector<EventRef>& earlier);
+  Result<bool> advance();
+  Result<bool> advanceMessages();
+  void startMessage(std::shared_ptr<MessageRun> message);
+  void finish(const std::shared_ptr<Collective>& collective, const Status& status);
+  void fail();
+  void finishAll(const Status& status);
+  bool releaseIdle();
+  void closeIfIdle();
+  void end();
+  bool busy() const { return !queue_.empty() || !running_.empty() || !messages_.empty(); }
+
+  // deadline.cpp
+  void checkDeadlines();
+  void watch(host::Clock::time_point deadline) { nextCheck_ = std::min(nextCheck_, deadline); }
+  host::Clock::time_point lastProgress() const;
+  Status expired(const Collective& collective) const;
+  Status expired(const MessageRun& message) const;
+  Status expiredActivation() const;
+  std::string who(int rank) const;
+  std::string whoAll(const std::vector<int>& ranks) const;
+  int globalRank(int rank) const;
+  std::string inGroup() const;
+  std::optional<std::pair<std::string, int>> silentRank() const;
+  std::string explain(const Collective& collective, int& culprit) const;
+  std::string notCalled(const Collective& collective, const std::vector<int>& ranks) const;
+
+  ProcessImpl& process_;
+  const plan::Layout layout_;
+  const int rank_;
+  const std::shared_ptr<Context> context_;
+
+  mutable std::mutex mutex_;  // guards what follows, up to the next comment
+  std::condition_variable ended_;
+  std::vector<Item> inbox_;
+  bool wakePending_ = false;
+  std::uint64_t nextSequence_ = 0;
+  std::chrono::milliseconds timeout_;
+  Status poison_;
+  bool closed_ = false;  // over, for other threads
+  std::optional<std::vector<Capabilities>> known_;
+  std::string ownCapabilities_;
+  host::HostGroup::Traffic lastTraffic_;
+
+  // Progress thread only.
+  Activation activation_;
+  struct Unpublished {
+    std::shared_ptr<Collective> collective;  // null: a note
+    host::Signature note;
+  };
+  std::deque<Unpublished> unpublished_;
+  std::deque<host::Signature> notes_;  // published; not all peers' are known
+  std::deque<Queued> queue_;
+  std::deque<std::shared_ptr<Collective>> running_;
+  std::vector<std::shared_ptr<MessageRun>> messages_;
+  std::vector<std::shared_ptr<Collective>> leaving_;  // finished; a task of theirs is queued or runs
+  std::vector<Recent> recent_;
+  host::Clock::time_point nextCheck_ = host::Clock::time_point::max();
+  host::Clock::time_point closeBy_ = host::Clock::time_point::max();
+  host::Clock::time_point lastFinish_{};
+  bool closing_ = false, failed_ = false, over_ = false;
+  bool told_ = false;  // known_ is set
+};
+
+}  // namespace kaitian::relay

@@ -1,0 +1,44 @@
+// What the caller of an operation holds: its outcome.
+//
+// Ownership: shared by the caller and the group. Thread safety: any thread; finish() once.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "kaitian/relay/relay.h"
+
+namespace kaitian::relay {
+
+class OperationState final : public Operation {
+ public:
+  OperationState(std::uint64_t sequence, std::function<void()> done)
+      : sequence_(sequence), done_(std::move(done)) {}
+
+  std::uint64_t sequence() const override { return sequence_; }
+  bool finished() const override { return finished_.load(std::memory_order_acquire); }
+  bool completed() const override;
+  bool wait(host::Clock::time_point until) const override;
+  Status status() const override { return status_; }
+  std::vector<EventRef> events() const override { return events_; }
+  int source() const override { return source_; }
+
+  /// Ends the operation and returns its callback, which the caller gives to a completion thread.
+  std::function<void()> finish(Status status, std::vector<EventRef> events, int source);
+
+ private:
+  const std::uint64_t sequence_;
+  std::function<void()> done_;
+  // Published by finished_ (release) to whoever reads it (acquire); constant from then on.
+  Status status_;
+  std::vector<EventRef> events_;
+  int source_ = -1;
+  std::atomic<bool> finished_{false};
+  mutable std::mutex mutex_;
+  mutable std::condition_variable reached_;
+};
+
+}  // namespace kaitian::relay
