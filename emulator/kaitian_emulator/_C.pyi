@@ -1,0 +1,41 @@
+from datetime import timedelta
+
+from torch import Tensor
+from torch._C._distributed_c10d import Backend, Store
+
+def register_device() -> None:
+    """Make the device known to torch; once per process."""
+
+def in_bad_fork() -> bool: ...
+def live_device_bytes() -> int: ...
+def synchronize() -> None:
+    """Wait for all streams; raises the first error of their work."""
+
+def sleep_on_stream(milliseconds: float) -> None: ...
+def configure_pace(
+    measured: bool, slowness: float, copy_latency: float, copy_bandwidth: float, link_bandwidth: float
+) -> None:
+    """Latency in seconds, bandwidths in bytes per second."""
+
+def set_copy_delay(milliseconds: int) -> None: ...
+def tensor_at(address: int, sizes: list[int], like: Tensor) -> Tensor:
+    """A tensor over a raw device address, without the emulator's allocator behind it."""
+
+def plan_fault(kind: str, call: int, lag_ms: int) -> None: ...
+
+class Ccl(Backend):
+    """An emulated vendor library; see kaitian_emulator.create_ccl()."""
+
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        vendor: str,
+        name: str,
+        synchronous: bool,
+        double_as_float: bool,
+        null: bool,
+        gaps: set[str],
+    ) -> None: ...

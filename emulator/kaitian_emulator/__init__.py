@@ -1,0 +1,59 @@
+"""Emulated accelerators of several vendors, to try and test kaitian on any machine.
+
+Importing changes nothing; :func:`load` makes this process's accelerator an emulated one. Whatever it measures is a
+property of the emulation, not of any hardware.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from kaitian_emulator._ccl import create_ccl, fault
+from kaitian_emulator._loader import describe, load, logical_index, set_copy_delay_ms, set_pace
+from kaitian_emulator._settings import Pace, warn_if_crowded
+
+__all__ = [
+    "Pace",
+    "create_ccl",
+    "describe",
+    "fault",
+    "live_bytes",
+    "load",
+    "load_alpha",
+    "load_beta",
+    "load_gamma",
+    "logical_index",
+    "set_copy_delay_ms",
+    "set_pace",
+    "sleep",
+    "warn_if_crowded",
+]
+
+
+def load_alpha(index: int) -> torch.device:
+    """Load the emulated device alpha:`index` of the job (device provider of kaitian)."""
+    return load("alpha", index)
+
+
+def load_beta(index: int) -> torch.device:
+    """Load the emulated device beta:`index` of the job (device provider of kaitian)."""
+    return load("beta", index)
+
+
+def load_gamma(index: int) -> torch.device:
+    """Load the emulated device gamma:`index` of the job (device provider of kaitian)."""
+    return load("gamma", index)
+
+
+def sleep(milliseconds: float) -> None:
+    """Enqueue a pause on the current stream; returns at once."""
+    from kaitian_emulator import _C
+
+    _C.sleep_on_stream(milliseconds)
+
+
+def live_bytes() -> int:
+    """Return the bytes of device memory that are not freed yet."""
+    from kaitian_emulator import _C
+
+    return _C.live_device_bytes()

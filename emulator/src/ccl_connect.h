@@ -1,0 +1,18 @@
+// How the members of a vendor communicator find each other: one key per rank in the store.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <chrono>
+#include <memory>
+
+#include "channel.h"
+
+namespace kaitian::emulator {
+
+struct Library;
+
+std::shared_ptr<Channel> connectMembers(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout,
+                                        const Library& library);
+
+}  // namespace kaitian::emulator

@@ -1,0 +1,83 @@
+// Streams and events of the emulated device. A stream is a queue worked off in order by a thread of its own; an event
+// is a point in a stream.
+//
+// Ownership: streams live until the process ends (no destructor runs at exit, so that exit never waits for a device).
+// Thread safety: everything here may be called from any thread; the current stream is per thread. Tasks run on stream
+// threads, which never take the GIL.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+namespace kaitian::emulator {
+
+class Stream {
+ public:
+  using Task = std::function<void()>;
+
+  explicit Stream(std::int64_t id);
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  std::int64_t id() const noexcept { return id_; }
+  /// Never blocks. Throws in a forked child.
+  void enqueue(Task task);
+  /// Waits until everything enqueued so far has run. Throws the first error that a task threw since the last call.
+  void synchronize();
+  /// As synchronize(), but leaves errors for it.
+  void drain();
+  bool query();
+
+ private:
+  void run();
+
+  const std::int64_t id_;
+  std::mutex mutex_;
+  std::condition_variable work_;
+  std::condition_variable progress_;
+  std::deque<Task> tasks_;
+  std::uint64_t enqueued_ = 0;
+  std::uint64_t done_ = 0;
+  std::exception_ptr error_;
+};
+
+/// Stream 0 is the default stream; 1..kPooledStreams are the pool; others come from newStream().
+Stream& streamById(std::int64_t id);
+Stream& pooledStream();
+Stream& newStream();
+Stream& currentStream();
+/// Sets the current stream of this thread and returns the one before.
+Stream& exchangeCurrentStream(Stream& stream);
+/// Waits for all streams; throws as Stream::synchronize().
+void synchronizeStreams();
+
+/// Recording again moves the event; waits enqueued earlier keep the point they were made for.
+class Event : public std::enable_shared_from_this<Event> {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  void record(Stream& stream);
+  /// Work enqueued on `stream` from now on waits for the point recorded last.
+  void block(Stream& stream);
+  void synchronize();
+  bool query();
+  /// When the point was reached. REQUIRES: query()
+  TimePoint time();
+
+ private:
+  void waitFor(std::uint64_t version);
+
+  std::mutex mutex_;
+  std::condition_variable reached_;
+  std::uint64_t recorded_ = 0;
+  std::uint64_t done_ = 0;
+  TimePoint time_;
+};
+
+}  // namespace kaitian::emulator
