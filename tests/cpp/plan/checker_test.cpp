@@ -33,9 +33,16 @@ class CheckerTest : public ::testing::Test {
 };
 
 TEST_F(CheckerTest, WhenAContributionIsMissing_NamesTheRanks) {
+  plans_ = plansOf(collective_, layout_, {0, 1, {Strategy::relay, Strategy::relay}}).value();
   plans_[0].gives[2].clear();
-  EXPECT_THAT(result(), HasSubstr("rank 0: 1 elements at output0+0 hold element 0 from ranks 0 and 1, raw; "
-                                  "expected element 0 from ranks 0, 1, 2 and 3, raw"));
+  EXPECT_THAT(result(),
+              HasSubstr("rank 0: 1 elements at output0+0 hold element 0 from ranks 0, 1 and 3, raw; "
+                        "expected element 0 from ranks 0, 1, 2 and 3, raw"));
+}
+
+TEST_F(CheckerTest, WhenATakeDoesNotWaitForTheVendorsReads_IsARace) {
+  plans_[0].gives[2].clear();
+  EXPECT_THAT(result(), HasSubstr("rank 2: 1 elements at output0+0 may be taken before the pre steps"));
 }
 
 TEST_F(CheckerTest, WhenAGiveHoldsAnotherElement_SaysWhich) {

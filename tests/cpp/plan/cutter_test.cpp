@@ -62,7 +62,7 @@ TEST(ChunksOf, WhenAllToAllIsLarge_RowsBeginAtDifferentDestinations) {
   }
 }
 
-TEST(ChunksOf, WhenCasesAreRandom_CoversEveryElementOnceAndNeverLeavesAStrategyARemainder) {
+TEST(ChunksOf, WhenCasesAreRandom_CoverEveryElementOnce) {
   const std::uint64_t seed = test::seedOfRun();
   for (std::uint64_t number = 0; number < 2000; ++number) {
     const test::Case c = test::randomCase(seed, number);
