@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <thread>
 
 #include "host/random_exchange.h"
 #include "host/rank_group.h"
@@ -34,19 +35,15 @@ void runExchanges(RankContext& context, std::vector<ExchangeCase>& cases, std::u
     ++next;
   };
   const auto step = [&] {
-    while (!open.empty() && open.front()->done()) open.pop_front();
-    while (next < cases.size() && open.size() < inFlight) {
-      start();
+    do {
+      while (!open.empty() && open.front()->done()) open.pop_front();
+      if (next < cases.size() && open.size() < inFlight) start();
       if (chance(random, 0.2)) std::this_thread::yield();
-    }
-    while (!open.empty() && open.front()->done()) open.pop_front();
-    return open.empty() && next == cases.size();
+    } while (next < cases.size() && (open.size() < inFlight || open.front()->done()));
+    return open.empty();
   };
-  while (!step()) {
-    const std::size_t before = open.size();
-    const bool moved = context.drive([&] { return open.front()->done() || before != open.size(); });
-    ASSERT_TRUE(moved) << "rank " << context.rank << " stands still: " << context.group->status().toString();
-  }
+  ASSERT_TRUE(context.drive(step)) << "rank " << context.rank
+                                   << " stands still: " << context.group->status().toString();
 }
 
 void expectSame(std::vector<ExchangeCase>& cases, std::uint64_t seed) {
@@ -87,10 +84,7 @@ TEST_P(RandomExchanges, GiveTheBitsOfTheSerialFold) {
   shape.unitBytes = v.unitBytes;
   shape.smallBytes = v.smallBytes;
   shape.window = v.window;
-  const std::uint64_t seed = testing::UnitTest::GetInstance()->random_seed() != 0
-                                 ? static_cast<std::uint64_t>(testing::UnitTest::GetInstance()->random_seed())
-                                 : std::random_device()();
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  const std::uint64_t seed = newSeed();
   Random random(seed);
   std::vector<ExchangeCase> cases;
   for (int i = 0; i < 60; ++i) {

@@ -1,6 +1,8 @@
 #include "host/random_exchange.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <sstream>
 
@@ -134,6 +136,13 @@ ExchangeCase makeCase(Random& random, const plan::Layout& layout, const std::vec
 }
 
 }  // namespace
+
+std::uint64_t newSeed() {
+  const char* wished = std::getenv("KAITIAN_TEST_SEED");
+  const std::uint64_t seed = wished != nullptr ? std::strtoull(wished, nullptr, 10) : std::random_device()();
+  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  return seed;
+}
 
 std::int64_t pick(Random& random, std::int64_t least, std::int64_t most) {
   return std::uniform_int_distribution<std::int64_t>(least, most)(random);

@@ -13,6 +13,9 @@ namespace kaitian::host::test {
 
 using Random = std::mt19937_64;
 
+/// A fresh seed, printed; KAITIAN_TEST_SEED repeats a run.
+std::uint64_t newSeed();
+
 std::int64_t pick(Random& random, std::int64_t least, std::int64_t most);
 bool chance(Random& random, double probability);
 
