@@ -106,6 +106,33 @@ TABLE: list[Vendor] = [
         applies=dist.is_nccl_available,
         version=_cuda_version,
     ),
+    # Emulated vendors, with gaps as real libraries have them (emulator/README.md).
+    Vendor(
+        device="alpha",
+        library="alphaccl",
+        vendor="emulated alpha",
+        package="kaitian-emulator",
+        reduces=_usual_reductions(),
+        unequal_all_to_all=False,
+    ),
+    Vendor(
+        device="beta",
+        library="betaccl",
+        vendor="emulated beta",
+        package="kaitian-emulator",
+        reduces={
+            op: tuple(d for d in dtypes if d != "bfloat16")
+            for op, dtypes in _usual_reductions(average=False, premul=False).items()
+        },
+    ),
+    Vendor(
+        device="gamma",
+        library="gammaccl",
+        vendor="emulated gamma",
+        package="kaitian-emulator",
+        reduces=_usual_reductions(),
+        synchronous=True,
+    ),
 ]
 
 

@@ -59,12 +59,32 @@ class TorchStore final : public host::Store {
 /// Worlds that no protocol check can refuse, because only torch's side of them is impossible.
 Status refuseImpossible(const std::vector<host::Identity>& ranks, bool detail) {
   if (!detail || host::layoutOf(ranks).islands() == 1) return {};
-  const bool cpuOnly = std::all_of(ranks.begin(), ranks.end(), [](const auto& r) { return r.deviceType == "cpu"; });
+  const bool cpuOnly =
+      std::all_of(ranks.begin(), ranks.end(), [](const auto& r) { return r.deviceType == "cpu"; });
   if (cpuOnly) return {};
-  return {Code::unsupported,
-          "TORCH_DISTRIBUTED_DEBUG=DETAIL does not work in a group of unlike devices: PyTorch's wrapper compares the "
-          "device types of all ranks and would report a mismatch at the first collective. kaitian compares every "
-          "call itself, always. hint: unset TORCH_DISTRIBUTED_DEBUG or set it to INFO"};
+  return {
+      Code::unsupported,
+      "TORCH_DISTRIBUTED_DEBUG=DETAIL does not work in a group of unlike devices: PyTorch's wrapper compares "
+      "the "
+      "device types of all ranks and would report a mismatch at the first collective. kaitian compares every "
+      "call itself, always. hint: unset TORCH_DISTRIBUTED_DEBUG or set it to INFO"};
+}
+
+/// "host a, pid 17, alpha:0", for messages.
+std::string describe(const host::Identity& rank) {
+  const std::string device =
+      rank.deviceType == "cpu" ? "cpu" : rank.deviceType + ":" + std::to_string(rank.deviceIndex);
+  return "host " + rank.hostname + ", pid " + std::to_string(rank.pid) + ", " + device;
+}
+
+host::RendezvousOptions rendezvousOptions(const Backend::Config& config, host::Clock::time_point deadline) {
+  host::RendezvousOptions options;
+  options.rank = config.rank;
+  options.worldSize = config.size;
+  options.globalRanks = config.globalRanks;
+  options.group = config.name;
+  options.deadline = deadline;
+  return options;
 }
 
 }  // namespace
@@ -79,7 +99,8 @@ std::shared_ptr<relay::Process> process(const std::string& towards) {
   static auto* held = new std::pair<pid_t, std::shared_ptr<relay::Process>>(0, nullptr);
   std::lock_guard<std::mutex> lock(mutex);
   if (held->first != getpid()) {
-    if (held->second) new std::shared_ptr<relay::Process>(std::move(held->second));  // of the parent: leave it alone
+    if (held->second)
+      new std::shared_ptr<relay::Process>(std::move(held->second));  // of the parent: leave it alone
     relay::Process::Options options;
     options.listen.towards = towards;
     auto made = relay::Process::create(options);
@@ -96,18 +117,14 @@ c10::intrusive_ptr<Backend> Backend::create(const Config& config) {
   host::Identity identity = config.identity;
   identity.address = shared->listener()->address();
 
-  host::RendezvousOptions options;
-  options.rank = config.rank;
-  options.worldSize = config.size;
-  options.globalRanks = config.globalRanks;
-  options.group = config.name;
-  options.deadline = deadline;
+  const host::RendezvousOptions options = rendezvousOptions(config, deadline);
   TorchStore store(config.store);
   const bool detail = config.detail;
   auto world = host::rendezvous(store, identity, options,
                                 [detail](const auto& ranks) { return refuseImpossible(ranks, detail); });
   throwIfBad(world.status());
-  auto backend = c10::intrusive_ptr<Backend>(new Backend(config, world.value()), c10::raw::DontIncreaseRefcount{});
+  auto backend =
+      c10::intrusive_ptr<Backend>(new Backend(config, world.value()), c10::raw::DontIncreaseRefcount{});
 
   host::GroupOptions groupOptions;
   groupOptions.rank = config.rank;
@@ -123,37 +140,38 @@ c10::intrusive_ptr<Backend> Backend::create(const Config& config) {
   group.name = config.name;
   group.timeout = config.timeout;
   group.globalRanks = config.globalRanks;
-  for (const auto& rank : world.value().ranks) group.who.push_back(host::describe(rank));
+  for (const auto& rank : world.value().ranks) group.who.push_back(describe(rank));
   group.directBytes = config.options->directBytes;
   group.chunkBytes = config.options->chunkBytes;
   group.deterministic = config.options->deterministic;
   group.verify = world.value().verify;
   group.capabilities = identity.capabilities;
-  backend->group_ = relay::Group::create(shared, std::move(hosts).value(), backend->device_, backend->vendor_, group);
+  backend->group_ =
+      relay::Group::create(shared, std::move(hosts).value(), backend->device_, backend->vendor_, group);
   return backend;
 }
 
 Backend::Backend(const Config& config, host::World world)
     : c10d::Backend(config.rank, config.size),
       creator_(getpid()),
+      config_(config),
       world_(std::move(world)),
       options_(config.options),
       process_(process(config.towards)),
-      row_(config.vendor),
       timeout_(config.timeout) {
   init();
   options_->timeout = config.timeout;
   if (config.device) device_ = TorchDevice::of(*config.device);
   const int island = world_.layout.islandOf(config.rank);
   const auto members = static_cast<int>(world_.layout.islandMembers(island).size());
-  if (!device_ || !row_ || members == 1) return;
+  if (!device_ || !config_.vendor || members == 1) return;
   VendorChild::Config child;
   child.name = config.identity.library;
-  child.claimed = row_->claimed;
+  child.claimed = config_.vendor->claimed;
   child.device = device_;
   child.index = world_.layout.indexInIsland(config.rank);
   child.size = members;
-  child.create = [create = row_->create, island, index = child.index, members] {
+  child.create = [create = config_.vendor->create, island, index = child.index, members] {
     return create(island, index, members);
   };
   vendor_ = std::make_shared<VendorChild>(std::move(child));
@@ -226,10 +244,18 @@ void Backend::shutdown() {
   }
   if (!group_) return;
   const Status status = group_->shutdown(timeout);
-  if (!status.ok()) core::log(core::LogLevel::info, getRank(), "group ended after a failure: ", status.message());
+  if (!status.ok())
+    core::log(core::LogLevel::info, getRank(), "group ended after a failure: ", status.message());
+  cleanStore(status.ok());
   if (!vendor_) return;
   if (!status.ok()) vendor_->abort();
   vendor_->close();
+}
+
+void Backend::cleanStore(bool orderly) {
+  TorchStore store(config_.store);
+  const auto patience = orderly ? std::chrono::seconds(2) : std::chrono::seconds(0);
+  host::cleanup(store, rendezvousOptions(config_, {}), host::Clock::now() + patience);
 }
 
 void Backend::startCoalescing() {
@@ -269,9 +295,8 @@ std::chrono::milliseconds Backend::timeoutOr(std::chrono::milliseconds timeout) 
 std::shared_ptr<void> Backend::keep(Tensors tensors) const {
   // The last reference to a tensor may need the GIL, which the progress thread must never wait for.
   auto* held = new Tensors(std::move(tensors));
-  return {static_cast<void*>(held), [process = process_](void* p) {
-            process->complete([p] { delete static_cast<Tensors*>(p); });
-          }};
+  return {static_cast<void*>(held),
+          [process = process_](void* p) { process->complete([p] { delete static_cast<Tensors*>(p); }); }};
 }
 
 bool Backend::checkDevices(const char* name, const Tensors& inputs, const Tensors& outputs) const {
@@ -279,12 +304,13 @@ bool Backend::checkDevices(const char* name, const Tensors& inputs, const Tensor
   for (const auto* list : {&inputs, &outputs}) {
     for (std::size_t i = 0; i < list->size(); ++i) {
       const auto& tensor = (*list)[i];
-      const std::string which =
-          std::string(name) + ": argument " + (list == &inputs ? "input" : "output") + " tensor " + std::to_string(i);
-      if (!tensor.defined()) throwIfBad({Code::invalidArgument, which + ": expected a tensor, found an undefined one"});
+      const std::string which = std::string(name) + ": argument " + (list == &inputs ? "input" : "output") +
+                                " tensor " + std::to_string(i);
+      if (!tensor.defined())
+        throwIfBad({Code::invalidArgument, which + ": expected a tensor, found an undefined one"});
       if (tensor.layout() != at::kStrided || !tensor.has_storage())
-        throwIfBad({Code::invalidArgument, which + ": expected a dense tensor, found layout " +
-                                               c10::str(tensor.layout())});
+        throwIfBad({Code::invalidArgument,
+                    which + ": expected a dense tensor, found layout " + c10::str(tensor.layout())});
       const bool here = tensor.is_cpu() || (device_ && tensor.device() == device_->device());
       const std::string served = device_ ? "cpu or " + device_->name() : "cpu (this rank has no accelerator)";
       if (!here)
@@ -292,7 +318,8 @@ bool Backend::checkDevices(const char* name, const Tensors& inputs, const Tensor
                     which + ": expected a tensor on " + served + ", found one on " + tensor.device().str()});
       if (device && *device != tensor.device())
         throwIfBad({Code::invalidArgument, which + ": expected device " + device->str() +
-                                               " as of the tensors before it, found " + tensor.device().str()});
+                                               " as of the tensors before it, found " +
+                                               tensor.device().str()});
       device = tensor.device();
     }
   }
@@ -301,7 +328,8 @@ bool Backend::checkDevices(const char* name, const Tensors& inputs, const Tensor
 
 void Backend::checkRank(const char* name, const char* argument, std::int64_t rank) const {
   if (rank >= 0 && rank < getSize()) return;
-  throwIfBad({Code::invalidArgument, std::string(name) + ": argument " + argument + ": expected a rank of the group in [0, " +
+  throwIfBad({Code::invalidArgument, std::string(name) + ": argument " + argument +
+                                         ": expected a rank of the group in [0, " +
                                          std::to_string(getSize()) + "), found " + std::to_string(rank)});
 }
 

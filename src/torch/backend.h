@@ -1,19 +1,20 @@
-// The c10d backend "kaitian": checks arguments, turns each call into an operation of the relay or into one call of the
-// vendor library (groups of one island), and gives torch a Work.
+// The c10d backend "kaitian": checks arguments, turns each call into an operation of the relay or into one
+// call of the vendor library (groups of one island), and gives torch a Work.
 //
 // Ownership: holds the relay's group and the vendor's communicator; shutdown() or the destructor end both.
-// Thread safety: collectives may come from any thread but in one order (as c10d demands); abort() from any thread.
-// Errors: ValueError for arguments, before anything is published (the group stays usable); DistBackendError otherwise.
+// Thread safety: collectives may come from any thread but in one order (as c10d demands); abort() from any
+// thread. Errors: ValueError for arguments, before anything is published (the group stays usable);
+// DistBackendError otherwise.
 #pragma once
 
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/utils/pybind.h>
 
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "kaitian/host/rendezvous.h"
 #include "kaitian/relay/relay.h"
@@ -87,14 +88,17 @@ class Backend final : public c10d::Backend {
   WorkRef allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
   WorkRef allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override;
   WorkRef reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
-  WorkRef allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
-  WorkRef _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override;
+  WorkRef allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                    const c10d::AllgatherOptions& options) override;
+  WorkRef _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const c10d::AllgatherOptions& options) override;
   WorkRef allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
                               const c10d::AllgatherOptions& options) override;
   WorkRef allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const c10d::AllgatherOptions& options) override;
   WorkRef gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) override;
-  WorkRef scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& options) override;
+  WorkRef scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                  const c10d::ScatterOptions& options) override;
   WorkRef reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                          const c10d::ReduceScatterOptions& options) override;
   WorkRef _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
@@ -102,7 +106,8 @@ class Backend final : public c10d::Backend {
   WorkRef reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const c10d::ReduceScatterOptions& options) override;
   WorkRef alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& outputSplits,
-                        std::vector<std::int64_t>& inputSplits, const c10d::AllToAllOptions& options) override;
+                        std::vector<std::int64_t>& inputSplits,
+                        const c10d::AllToAllOptions& options) override;
   WorkRef alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override;
   WorkRef barrier(const c10d::BarrierOptions& options) override;
   void monitoredBarrier(const c10d::BarrierOptions& options, bool waitAllRanks) override;
@@ -133,8 +138,8 @@ class Backend final : public c10d::Backend {
   };
   WorkRef run(Call call);
   WorkRef reduceAll(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options, c10d::OpType type);
-  WorkRef gatherAll(const char* name, Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options,
-                    c10d::OpType type);
+  WorkRef gatherAll(const char* name, Tensors& outputs, Tensors& inputs,
+                    const c10d::AllgatherOptions& options, c10d::OpType type);
   WorkRef scatterReduced(const char* name, Tensors& outputs, Tensors& inputs,
                          const c10d::ReduceScatterOptions& options, c10d::OpType type);
   WorkRef passThrough(Call& call, Tensors& inputs, Tensors& outputs, const std::function<void()>& writeBack);
@@ -147,16 +152,18 @@ class Backend final : public c10d::Backend {
   bool checkDevices(const char* name, const Tensors& inputs, const Tensors& outputs) const;
   void checkRank(const char* name, const char* argument, std::int64_t rank) const;
   void checkUsable() const;
+  /// Removes this group's keys from the store.
+  void cleanStore(bool orderly);
   std::chrono::milliseconds timeoutOr(std::chrono::milliseconds timeout) const;
   std::shared_ptr<void> keep(Tensors tensors) const;
 
   const int creator_;  // process id: a forked child must not touch threads that it does not have
+  const Config config_;
   host::World world_;
   c10::intrusive_ptr<Options> options_;
   std::shared_ptr<relay::Process> process_;
   std::shared_ptr<TorchDevice> device_;
   std::shared_ptr<VendorChild> vendor_;
-  std::optional<Vendor> row_;
   std::shared_ptr<relay::Group> group_;
 
   mutable std::mutex mutex_;

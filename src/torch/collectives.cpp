@@ -15,11 +15,6 @@ using plan::Kind;
   std::rethrow_exception(exceptionOf({Code::invalidArgument, message}));
 }
 
-std::int64_t numelOf(const Tensors& tensors) {
-  return std::accumulate(tensors.begin(), tensors.end(), std::int64_t{0},
-                         [](std::int64_t sum, const at::Tensor& t) { return sum + t.numel(); });
-}
-
 std::string sizesOf(const at::Tensor& tensor) { return c10::str(tensor.sizes()); }
 
 bool sameType(const Tensors& a, const Tensors& b) {
@@ -30,20 +25,22 @@ bool sameType(const Tensors& a, const Tensors& b) {
 
 void expectCount(const char* name, const char* argument, std::size_t found, std::size_t expected) {
   if (found != expected)
-    refuse(std::string(name) + ": argument " + argument + ": expected " + std::to_string(expected) + " tensors, found " +
-           std::to_string(found));
+    refuse(std::string(name) + ": argument " + argument + ": expected " + std::to_string(expected) +
+           " tensors, found " + std::to_string(found));
 }
 
-void expectNumel(const char* name, const std::string& argument, const at::Tensor& tensor, std::int64_t expected) {
+void expectNumel(const char* name, const std::string& argument, const at::Tensor& tensor,
+                 std::int64_t expected) {
   if (tensor.numel() != expected)
     refuse(std::string(name) + ": argument " + argument + ": expected " + std::to_string(expected) +
            " elements, found " + std::to_string(tensor.numel()) + " (sizes " + sizesOf(tensor) + ")");
 }
 
-void expectType(const char* name, const std::string& argument, const at::Tensor& tensor, at::ScalarType expected) {
+void expectType(const char* name, const std::string& argument, const at::Tensor& tensor,
+                at::ScalarType expected) {
   if (tensor.scalar_type() != expected)
-    refuse(std::string(name) + ": argument " + argument + ": expected dtype " + c10::str(expected) + ", found " +
-           c10::str(tensor.scalar_type()));
+    refuse(std::string(name) + ": argument " + argument + ": expected dtype " + c10::str(expected) +
+           ", found " + c10::str(tensor.scalar_type()));
 }
 
 /// A reduction's tensors have one dtype; movement of several dtypes goes by bytes.
@@ -57,14 +54,15 @@ void checkTypes(const char* name, const Tensors& inputs, const Tensors& outputs,
   const at::ScalarType type = (inputs.empty() ? outputs : inputs)[0].scalar_type();
   for (const auto* list : {&inputs, &outputs})
     for (std::size_t i = 0; i < list->size(); ++i)
-      expectType(name, (list == &inputs ? "input tensor " : "output tensor ") + std::to_string(i), (*list)[i], type);
+      expectType(name, (list == &inputs ? "input tensor " : "output tensor ") + std::to_string(i), (*list)[i],
+                 type);
   const ReduceOp core = reduceOpOf(*op);
   if (!isDefined(core, dtypeOf(type)))
     refuse(std::string(name) + ": argument op: " + toString(core) + " is not defined for " + c10::str(type));
 }
 
-/// One policy for tensors that are not contiguous: inputs are copied to contiguous ones first, outputs are produced in
-/// contiguous ones and written back to the strides that the caller gave.
+/// One policy for tensors that are not contiguous: inputs are copied to contiguous ones first, outputs are
+/// produced in contiguous ones and written back to the strides that the caller gave.
 struct Dense {
   Tensors inputs, outputs;
   std::vector<std::pair<at::Tensor, at::Tensor>> back;  // (given, dense)
@@ -101,7 +99,9 @@ struct Dense {
   }
 };
 
-bool inPlaceKind(Kind kind) { return kind == Kind::allReduce || kind == Kind::broadcast || kind == Kind::reduce; }
+bool inPlaceKind(Kind kind) {
+  return kind == Kind::allReduce || kind == Kind::broadcast || kind == Kind::reduce;
+}
 
 std::vector<relay::Buffer> buffersOf(const Tensors& tensors, bool asBytes) {
   std::vector<relay::Buffer> buffers;
@@ -110,12 +110,6 @@ std::vector<relay::Buffer> buffersOf(const Tensors& tensors, bool asBytes) {
     buffers.push_back({t.numel() == 0 ? nullptr : static_cast<std::byte*>(t.data_ptr()), count});
   }
   return buffers;
-}
-
-Tensors flat(const std::vector<Tensors>& lists) {
-  Tensors all;
-  for (const auto& list : lists) all.insert(all.end(), list.begin(), list.end());
-  return all;
 }
 
 }  // namespace
@@ -130,7 +124,8 @@ WorkRef Backend::run(Call call) {
                               : !call.outputs.empty() ? call.outputs[0].scalar_type()
                                                       : at::kByte;
   // Movement of a type that the core does not know, or of several types in one call, is movement of bytes.
-  const bool asBytes = call.op == nullptr && (!sameType(call.inputs, call.outputs) || dtypeOf(type) == DType::bytes);
+  const bool asBytes =
+      call.op == nullptr && (!sameType(call.inputs, call.outputs) || dtypeOf(type) == DType::bytes);
   collective.dtype = asBytes ? DType::bytes : dtypeOf(type);
   Scale scale;
   if (call.op != nullptr) {
@@ -179,7 +174,9 @@ WorkRef Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& optio
   call.outputs = tensors;
   call.timeout = options.timeout;
   call.bytesOf = [](Call& c) { c.collective.counts = {static_cast<std::int64_t>(c.outputs[0].nbytes())}; };
-  call.whole = [options](c10d::Backend& child, Tensors&, Tensors& out) { return child.broadcast(out, options); };
+  call.whole = [options](c10d::Backend& child, Tensors&, Tensors& out) {
+    return child.broadcast(out, options);
+  };
   return run(std::move(call));
 }
 
@@ -194,7 +191,8 @@ WorkRef Backend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoal
   return reduceAll(tensors, options, c10d::OpType::ALLREDUCE_COALESCED);
 }
 
-WorkRef Backend::reduceAll(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options, c10d::OpType type) {
+WorkRef Backend::reduceAll(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options,
+                           c10d::OpType type) {
   if (tensors.empty()) refuse("all_reduce: argument tensors: expected at least one tensor, found none");
   Call call;
   call.type = type;
@@ -224,14 +222,16 @@ WorkRef Backend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   return run(std::move(call));
 }
 
-WorkRef Backend::allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+WorkRef Backend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                           const c10d::AllgatherOptions& options) {
   expectCount("all_gather", "tensor", inputs.size(), 1);
   expectCount("all_gather", "tensor_list", outputs.size(), 1);
   expectCount("all_gather", "tensor_list", outputs[0].size(), static_cast<std::size_t>(getSize()));
   expectNumel("all_gather", "tensor_list[" + std::to_string(getRank()) + "]",
               outputs[0][static_cast<std::size_t>(getRank())], inputs[0].numel());
   for (std::size_t r = 0; r < outputs[0].size(); ++r)
-    expectType("all_gather", "tensor_list[" + std::to_string(r) + "]", outputs[0][r], inputs[0].scalar_type());
+    expectType("all_gather", "tensor_list[" + std::to_string(r) + "]", outputs[0][r],
+               inputs[0].scalar_type());
   Call call;
   call.type = c10d::OpType::ALLGATHER;
   call.collective.kind = Kind::allGather;
@@ -251,7 +251,8 @@ WorkRef Backend::allgather(std::vector<Tensors>& outputs, Tensors& inputs, const
   return run(std::move(call));
 }
 
-WorkRef Backend::_allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
+WorkRef Backend::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                 const c10d::AllgatherOptions& options) {
   Tensors outputs{output}, inputs{input};
   return gatherAll("all_gather_into_tensor", outputs, inputs, options, c10d::OpType::_ALLGATHER_BASE);
 }
@@ -261,15 +262,16 @@ WorkRef Backend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inpu
   return gatherAll("all_gather_into_tensor_coalesced", outputs, inputs, options, c10d::OpType::COALESCED);
 }
 
-WorkRef Backend::gatherAll(const char* name, Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options,
-                           c10d::OpType type) {
+WorkRef Backend::gatherAll(const char* name, Tensors& outputs, Tensors& inputs,
+                           const c10d::AllgatherOptions& options, c10d::OpType type) {
   expectCount(name, "outputs", outputs.size(), inputs.size());
   Call call;
   call.type = type;
   call.collective.kind = Kind::allGather;
   for (std::size_t t = 0; t < inputs.size(); ++t) {
     expectNumel(name, "output tensor " + std::to_string(t), outputs[t], inputs[t].numel() * getSize());
-    call.collective.counts.insert(call.collective.counts.end(), static_cast<std::size_t>(getSize()), inputs[t].numel());
+    call.collective.counts.insert(call.collective.counts.end(), static_cast<std::size_t>(getSize()),
+                                  inputs[t].numel());
   }
   call.inputs = inputs;
   call.outputs = outputs;
@@ -287,7 +289,8 @@ WorkRef Backend::gatherAll(const char* name, Tensors& outputs, Tensors& inputs, 
 
 WorkRef Backend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
                                      const c10d::AllgatherOptions& options) {
-  expectCount("all_gather_coalesced", "output_tensor_lists", outputs.size(), static_cast<std::size_t>(getSize()));
+  expectCount("all_gather_coalesced", "output_tensor_lists", outputs.size(),
+              static_cast<std::size_t>(getSize()));
   Call call;
   call.type = c10d::OpType::ALLGATHER_COALESCED;
   call.collective.kind = Kind::allGather;
@@ -297,8 +300,10 @@ WorkRef Backend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inp
     for (std::size_t r = 0; r < outputs.size(); ++r) {
       const std::string which = "output_tensor_lists[" + std::to_string(r) + "]";
       expectCount("all_gather_coalesced", which.c_str(), outputs[r].size(), inputs.size());
-      expectNumel("all_gather_coalesced", which + "[" + std::to_string(t) + "]", outputs[r][t], inputs[t].numel());
-      expectType("all_gather_coalesced", which + "[" + std::to_string(t) + "]", outputs[r][t], inputs[t].scalar_type());
+      expectNumel("all_gather_coalesced", which + "[" + std::to_string(t) + "]", outputs[r][t],
+                  inputs[t].numel());
+      expectType("all_gather_coalesced", which + "[" + std::to_string(t) + "]", outputs[r][t],
+                 inputs[t].scalar_type());
       call.collective.counts.push_back(outputs[r][t].numel());
       call.outputs.push_back(outputs[r][t]);
     }
@@ -346,7 +351,8 @@ WorkRef Backend::gather(std::vector<Tensors>& outputs, Tensors& inputs, const c1
   return run(std::move(call));
 }
 
-WorkRef Backend::scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& options) {
+WorkRef Backend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                         const c10d::ScatterOptions& options) {
   checkRank("scatter", "src", options.rootRank);
   expectCount("scatter", "tensor", outputs.size(), 1);
   const bool root = options.rootRank == getRank();
@@ -359,7 +365,8 @@ WorkRef Backend::scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c
     expectCount("scatter", "scatter_list", inputs[0].size(), static_cast<std::size_t>(getSize()));
     for (std::size_t r = 0; r < inputs[0].size(); ++r) {
       expectNumel("scatter", "scatter_list[" + std::to_string(r) + "]", inputs[0][r], outputs[0].numel());
-      expectType("scatter", "scatter_list[" + std::to_string(r) + "]", inputs[0][r], outputs[0].scalar_type());
+      expectType("scatter", "scatter_list[" + std::to_string(r) + "]", inputs[0][r],
+                 outputs[0].scalar_type());
     }
     call.inputs = inputs[0];
   }
@@ -407,7 +414,8 @@ WorkRef Backend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
 WorkRef Backend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                       const c10d::ReduceScatterOptions& options) {
   Tensors outputs{output}, inputs{input};
-  return scatterReduced("reduce_scatter_tensor", outputs, inputs, options, c10d::OpType::_REDUCE_SCATTER_BASE);
+  return scatterReduced("reduce_scatter_tensor", outputs, inputs, options,
+                        c10d::OpType::_REDUCE_SCATTER_BASE);
 }
 
 WorkRef Backend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
@@ -418,14 +426,16 @@ WorkRef Backend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inpu
 
 WorkRef Backend::scatterReduced(const char* name, Tensors& outputs, Tensors& inputs,
                                 const c10d::ReduceScatterOptions& options, c10d::OpType type) {
-  if (inputs.empty()) refuse(std::string(name) + ": argument inputs: expected at least one tensor, found none");
+  if (inputs.empty())
+    refuse(std::string(name) + ": argument inputs: expected at least one tensor, found none");
   expectCount(name, "outputs", outputs.size(), inputs.size());
   Call call;
   call.type = type;
   call.collective.kind = Kind::reduceScatter;
   for (std::size_t t = 0; t < inputs.size(); ++t) {
     expectNumel(name, "input tensor " + std::to_string(t), inputs[t], outputs[t].numel() * getSize());
-    call.collective.counts.insert(call.collective.counts.end(), static_cast<std::size_t>(getSize()), outputs[t].numel());
+    call.collective.counts.insert(call.collective.counts.end(), static_cast<std::size_t>(getSize()),
+                                  outputs[t].numel());
   }
   call.inputs = inputs;
   call.outputs = outputs;
@@ -440,27 +450,29 @@ WorkRef Backend::scatterReduced(const char* name, Tensors& outputs, Tensors& inp
 
 namespace {
 
-/// Elements of each part of a tensor that is split along its first dimension; equal parts if `splits` is empty.
-std::vector<std::int64_t> rowOf(const char* argument, const at::Tensor& tensor, const std::vector<std::int64_t>& splits,
-                                int worldSize) {
+/// Elements of each part of a tensor that is split along its first dimension; equal parts if `splits` is
+/// empty.
+std::vector<std::int64_t> rowOf(const char* argument, const at::Tensor& tensor,
+                                const std::vector<std::int64_t>& splits, int worldSize) {
   const std::int64_t length = tensor.dim() == 0 ? 1 : tensor.size(0);
   const std::string name = std::string("all_to_all_single: argument ") + argument;
   if (splits.empty()) {
     if (length % worldSize != 0)
-      refuse(name + ": expected a first dimension that " + std::to_string(worldSize) + " ranks divide, found " +
-             std::to_string(length));
+      refuse(name + ": expected a first dimension that " + std::to_string(worldSize) +
+             " ranks divide, found " + std::to_string(length));
     return std::vector<std::int64_t>(static_cast<std::size_t>(worldSize), tensor.numel() / worldSize);
   }
   if (splits.size() != static_cast<std::size_t>(worldSize))
-    refuse(name + ": expected " + std::to_string(worldSize) + " sizes, found " + std::to_string(splits.size()));
+    refuse(name + ": expected " + std::to_string(worldSize) + " sizes, found " +
+           std::to_string(splits.size()));
   std::int64_t sum = 0;
   for (const auto size : splits) {
     if (size < 0) refuse(name + ": expected sizes >= 0, found " + std::to_string(size));
     sum += size;
   }
   if (sum != length)
-    refuse(name + ": expected sizes that sum up to the first dimension " + std::to_string(length) + ", found " +
-           std::to_string(sum));
+    refuse(name + ": expected sizes that sum up to the first dimension " + std::to_string(length) +
+           ", found " + std::to_string(sum));
   const std::int64_t width = length == 0 ? 0 : tensor.numel() / length;
   std::vector<std::int64_t> row;
   for (const auto size : splits) row.push_back(size * width);
@@ -510,7 +522,9 @@ WorkRef Backend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAl
     }
   };
   call.unequal = true;
-  call.whole = [options](c10d::Backend& child, Tensors& in, Tensors& out) { return child.alltoall(out, in, options); };
+  call.whole = [options](c10d::Backend& child, Tensors& in, Tensors& out) {
+    return child.alltoall(out, in, options);
+  };
   return run(std::move(call));
 }
 
@@ -528,14 +542,16 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool /*waitA
   barrier(options)->wait();
 }
 
-WorkRef Backend::message(const char* name, c10d::OpType type, Tensors& tensors, int peer, int tag, bool send) {
+WorkRef Backend::message(const char* name, c10d::OpType type, Tensors& tensors, int peer, int tag,
+                         bool send) {
   checkUsable();
   expectCount(name, "tensor", tensors.size(), 1);
   if (tag < 0) refuse(std::string(name) + ": argument tag: expected >= 0, found " + std::to_string(tag));
   const bool onDevice = send ? checkDevices(name, tensors, {}) : checkDevices(name, {}, tensors);
   if (peer == host::HostGroup::kAnySource && onDevice)
-    refuse(std::string(name) + " from any source serves CPU tensors only: the sender's device decides the path of a device "
-                               "tensor. hint: name the source, or receive on the CPU");
+    refuse(std::string(name) +
+           " from any source serves CPU tensors only: the sender's device decides the path of a device "
+           "tensor. hint: name the source, or receive on the CPU");
   Dense dense(send ? tensors : Tensors{}, send ? Tensors{} : tensors, false);
   const auto& used = send ? dense.inputs : dense.outputs;
 

@@ -92,9 +92,11 @@ host::Identity identityOf(const py::dict& fields) {
 }
 
 c10::intrusive_ptr<Backend> create(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
-                                   std::chrono::milliseconds timeout, std::string name, std::vector<int> globalRanks,
-                                   const py::dict& identity, const py::object& device, const py::object& vendor,
-                                   c10::intrusive_ptr<Backend::Options> options, std::string towards, bool detail) {
+                                   std::chrono::milliseconds timeout, std::string name,
+                                   std::vector<int> globalRanks, const py::dict& identity,
+                                   const py::object& device, const py::object& vendor,
+                                   c10::intrusive_ptr<Backend::Options> options, std::string towards,
+                                   bool detail) {
   Backend::Config config;
   config.store = std::move(store);
   config.rank = rank;
@@ -140,8 +142,9 @@ py::dict pathOf(Backend& backend, const std::string& kind, const std::string& dt
   ReduceOp reduce = ReduceOp::none;
   for (int o = 0; o < kReduceOpCount; ++o)
     if (op == toString(static_cast<ReduceOp>(o))) reduce = static_cast<ReduceOp>(o);
-  const auto path = backend.group().path(static_cast<plan::Kind>(std::countr_zero(kinds)),
-                                         static_cast<DType>(std::countr_zero(types)), reduce, bytes, onDevice);
+  const auto path =
+      backend.group().path(static_cast<plan::Kind>(std::countr_zero(kinds)),
+                           static_cast<DType>(std::countr_zero(types)), reduce, bytes, onDevice);
   std::vector<std::string> strategies;
   for (const auto strategy : path.strategy)
     strategies.emplace_back(strategy == plan::Strategy::vendor ? "vendor" : "relay");
@@ -162,15 +165,17 @@ PYBIND11_MODULE(_C, module) {
   module.attr("torch_version") = TORCH_VERSION;
 
   py::class_<Backend, c10d::Backend, c10::intrusive_ptr<Backend>> backend(module, "Backend");
-  py::class_<Backend::Options, c10d::Backend::Options, c10::intrusive_ptr<Backend::Options>>(module, "Options")
-      .def(py::init([](std::string host, bool deterministic, std::int64_t chunkBytes, std::int64_t directBytes) {
-             auto options = c10::make_intrusive<Backend::Options>();
-             options->host = std::move(host);
-             options->deterministic = deterministic;
-             options->chunkBytes = chunkBytes;
-             options->directBytes = directBytes;
-             return options;
-           }),
+  py::class_<Backend::Options, c10d::Backend::Options, c10::intrusive_ptr<Backend::Options>>(module,
+                                                                                             "Options")
+      .def(py::init(
+               [](std::string host, bool deterministic, std::int64_t chunkBytes, std::int64_t directBytes) {
+                 auto options = c10::make_intrusive<Backend::Options>();
+                 options->host = std::move(host);
+                 options->deterministic = deterministic;
+                 options->chunkBytes = chunkBytes;
+                 options->directBytes = directBytes;
+                 return options;
+               }),
            py::kw_only(), py::arg("host") = "", py::arg("deterministic") = false,
            py::arg("chunk_bytes") = std::int64_t{4} << 20, py::arg("direct_bytes") = std::int64_t{32} << 10)
       .def_readonly("host", &Backend::Options::host)
@@ -178,9 +183,10 @@ PYBIND11_MODULE(_C, module) {
       .def_readonly("chunk_bytes", &Backend::Options::chunkBytes)
       .def_readonly("direct_bytes", &Backend::Options::directBytes);
 
-  module.def("create", &kaitian::shim::create, py::kw_only(), py::arg("store"), py::arg("rank"), py::arg("size"),
-             py::arg("timeout"), py::arg("name"), py::arg("global_ranks"), py::arg("identity"), py::arg("device"),
-             py::arg("vendor"), py::arg("options"), py::arg("towards"), py::arg("detail"));
+  module.def("create", &kaitian::shim::create, py::kw_only(), py::arg("store"), py::arg("rank"),
+             py::arg("size"), py::arg("timeout"), py::arg("name"), py::arg("global_ranks"),
+             py::arg("identity"), py::arg("device"), py::arg("vendor"), py::arg("options"),
+             py::arg("towards"), py::arg("detail"));
   backend.def("world", &kaitian::shim::worldOf)
       .def("path", &kaitian::shim::pathOf, py::kw_only(), py::arg("kind"), py::arg("dtype"), py::arg("op"),
            py::arg("bytes"), py::arg("on_device"))
@@ -189,13 +195,14 @@ PYBIND11_MODULE(_C, module) {
              const auto traffic = self.group().traffic();
              return std::make_pair(traffic.sent, traffic.received);
            })
-      .def("monitored_barrier",
-           [](Backend& self, std::chrono::milliseconds timeout) {
-             c10d::BarrierOptions options;
-             options.timeout = timeout;
-             self.monitoredBarrier(options, true);
-           },
-           py::arg("timeout"), py::call_guard<py::gil_scoped_release>())
+      .def(
+          "monitored_barrier",
+          [](Backend& self, std::chrono::milliseconds timeout) {
+            c10d::BarrierOptions options;
+            options.timeout = timeout;
+            self.monitoredBarrier(options, true);
+          },
+          py::arg("timeout"), py::call_guard<py::gil_scoped_release>())
       .def("set_timeout", [](Backend& self, std::chrono::milliseconds timeout) { self.setTimeout(timeout); })
       .def("failure", [](Backend& self) {
         const auto status = self.group().status();

@@ -41,11 +41,16 @@ void blockStream(const c10::Stream& stream, std::span<const relay::EventRef> eve
 }
 
 TorchDevice::TorchDevice(c10::Device device)
-    : device_(device), vendor_(pooled(device)), out_(pooled(device)), in_(pooled(device)), done_(pooled(device)) {}
+    : device_(device),
+      vendor_(pooled(device)),
+      out_(pooled(device)),
+      in_(pooled(device)),
+      done_(pooled(device)) {}
 
 std::shared_ptr<TorchDevice> TorchDevice::of(c10::Device device) {
   static std::mutex mutex;
-  static auto* devices = new std::map<std::string, std::shared_ptr<TorchDevice>>();  // lives as long as the driver
+  static auto* devices =
+      new std::map<std::string, std::shared_ptr<TorchDevice>>();  // lives as long as the driver
   std::lock_guard<std::mutex> lock(mutex);
   auto& entry = (*devices)[device.str()];
   if (!entry) entry.reset(new TorchDevice(device));
@@ -81,8 +86,8 @@ Result<relay::BlockRef> TorchDevice::allocateDevice(std::size_t bytes) {
     return relay::BlockRef(std::make_shared<TensorBlock>(
         at::empty({static_cast<std::int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte).device(device_))));
   } catch (const std::exception& error) {
-    return Status(Code::resource,
-                  name() + ": no device memory of " + std::to_string(bytes) + " bytes for scratch: " + error.what());
+    return Status(Code::resource, name() + ": no device memory of " + std::to_string(bytes) +
+                                      " bytes for scratch: " + error.what());
   }
 }
 
@@ -97,7 +102,8 @@ Result<relay::EventRef> TorchDevice::copy(Direction direction, const c10::Stream
     for (const auto& piece : copies) {
       if (piece.bytes == 0) continue;
       const auto count = static_cast<std::int64_t>(piece.bytes);
-      at::Tensor to = direction == Direction::out ? hostView(piece.to, piece.bytes) : view(piece.to, count, at::kByte);
+      at::Tensor to =
+          direction == Direction::out ? hostView(piece.to, piece.bytes) : view(piece.to, count, at::kByte);
       const at::Tensor from = direction == Direction::in
                                   ? hostView(piece.from, piece.bytes)
                                   : view(const_cast<std::byte*>(piece.from), count, at::kByte);

@@ -1,7 +1,8 @@
-// relay::Device over any accelerator that torch knows, with torch's own streams and events and no vendor header.
+// relay::Device over any accelerator that torch knows, with torch's own streams and events and no vendor
+// header.
 //
-// Ownership: the Backend shares it with the relay. One per device and process, so that all groups use the same queues.
-// Thread safety: as relay::Device says.
+// Ownership: the Backend shares it with the relay. One per device and process, so that all groups use the
+// same queues. Thread safety: as relay::Device says.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -58,7 +59,8 @@ class TorchDevice final : public relay::Device {
  private:
   explicit TorchDevice(c10::Device device);
   enum class Direction { out, in, local };
-  Result<relay::EventRef> copy(Direction direction, const c10::Stream& stream, std::span<const relay::MemoryCopy> copies,
+  Result<relay::EventRef> copy(Direction direction, const c10::Stream& stream,
+                               std::span<const relay::MemoryCopy> copies,
                                std::span<const relay::EventRef> after);
 
   c10::Device device_;

@@ -12,22 +12,14 @@ struct Pair {
 };
 
 constexpr Pair kPairs[] = {
-    {at::kBool, DType::boolean},
-    {at::kByte, DType::u8},
-    {at::kChar, DType::i8},
-    {at::kUInt16, DType::u16},
-    {at::kShort, DType::i16},
-    {at::kUInt32, DType::u32},
-    {at::kInt, DType::i32},
-    {at::kUInt64, DType::u64},
-    {at::kLong, DType::i64},
-    {at::kHalf, DType::f16},
-    {at::kBFloat16, DType::bf16},
-    {at::kFloat, DType::f32},
-    {at::kDouble, DType::f64},
-    {at::kComplexHalf, DType::c32},
-    {at::kComplexFloat, DType::c64},
-    {at::kComplexDouble, DType::c128},
+    {at::kBool, DType::boolean},     {at::kByte, DType::u8},
+    {at::kChar, DType::i8},          {at::kUInt16, DType::u16},
+    {at::kShort, DType::i16},        {at::kUInt32, DType::u32},
+    {at::kInt, DType::i32},          {at::kUInt64, DType::u64},
+    {at::kLong, DType::i64},         {at::kHalf, DType::f16},
+    {at::kBFloat16, DType::bf16},    {at::kFloat, DType::f32},
+    {at::kDouble, DType::f64},       {at::kComplexHalf, DType::c32},
+    {at::kComplexFloat, DType::c64}, {at::kComplexDouble, DType::c128},
 };
 
 /// Rounds the factor to the tensor's type, as a multiplication in that type would.
@@ -79,7 +71,8 @@ ReduceOp reduceOpOf(const c10d::ReduceOp& op) {
     case c10d::ReduceOp::PREMUL_SUM:
       return ReduceOp::premulSum;
     default:
-      C10_THROW_ERROR(ValueError, c10::str("argument op: unknown reduce operation ", static_cast<int>(op.op_)));
+      C10_THROW_ERROR(ValueError,
+                      c10::str("argument op: unknown reduce operation ", static_cast<int>(op.op_)));
   }
 }
 

@@ -1,10 +1,9 @@
 // Conversions between torch's values and the core's: dtypes, reduce operations, statuses.
 #pragma once
 
+#include <exception>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
-
-#include <exception>
 #include <vector>
 
 #include "kaitian/core/dtype.h"
@@ -21,14 +20,14 @@ DType dtypeOf(at::ScalarType type);
 at::ScalarType scalarTypeOf(DType dtype);
 
 ReduceOp reduceOpOf(const c10d::ReduceOp& op);
-/// The factor of a PREMUL_SUM, converted in the tensor's type; a neutral scale for any other op. Reads a one-element
-/// tensor, which may block until its stream has written it.
+/// The factor of a PREMUL_SUM, converted in the tensor's type; a neutral scale for any other op. Reads a
+/// one-element tensor, which may block until its stream has written it.
 Scale scaleOf(const c10d::ReduceOp& op, at::ScalarType type);
 /// Inverse of reduceOpOf and scaleOf.
 c10d::ReduceOp torchOp(ReduceOp op, const Scale& scale);
 
-/// The exception that a PyTorch user catches: ValueError for bad arguments, NotImplementedError for what no path
-/// serves, DistBackendError for everything else. REQUIRES: !status.ok()
+/// The exception that a PyTorch user catches: ValueError for bad arguments, NotImplementedError for what no
+/// path serves, DistBackendError for everything else. REQUIRES: !status.ok()
 std::exception_ptr exceptionOf(const Status& status);
 /// Throws exceptionOf(status) unless ok.
 void throwIfBad(const Status& status);

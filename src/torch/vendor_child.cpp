@@ -32,7 +32,8 @@ Result<relay::Capabilities> VendorChild::verify() {
   return relay::verify(*this, *config_.device, config_.index, config_.size);
 }
 
-Result<relay::EventRef> VendorChild::call(const relay::VendorCall& call, std::span<const relay::EventRef> after) {
+Result<relay::EventRef> VendorChild::call(const relay::VendorCall& call,
+                                          std::span<const relay::EventRef> after) {
   const ChildRef child = this->child();
   if (!child) return Status(Code::internal, config_.name + ": called before its communicator was made");
   try {
@@ -41,7 +42,8 @@ Result<relay::EventRef> VendorChild::call(const relay::VendorCall& call, std::sp
     at::NoGradGuard noGrad;
     at::AutoDispatchBelowADInplaceOrView below;
     blockStream(stream, after);
-    if (const WorkRef work = issue(*child, call)) work->wait();  // orders the stream; a synchronous library is done here
+    if (const WorkRef work = issue(*child, call))
+      work->wait();  // orders the stream; a synchronous library is done here
     return relay::EventRef(std::make_shared<TorchEvent>(stream));
   } catch (const std::exception& error) {
     return Status(Code::vendor, config_.name + " on " + config_.device->name() + ": " + error.what());
@@ -67,7 +69,8 @@ WorkRef VendorChild::issue(c10d::Backend& child, const relay::VendorCall& call) 
     case plan::CallKind::broadcast: {
       const bool root = call.root == config_.index;
       Tensors tensors{device.view(call.target, n, type)};
-      // A root whose source lies elsewhere sends from there: no vendor reads a broadcast's target on the root.
+      // A root whose source lies elsewhere sends from there: no vendor reads a broadcast's target on the
+      // root.
       if (root && call.source != call.target) tensors[0].copy_(device.view(call.source, n, type), true);
       c10d::BroadcastOptions options;
       options.rootRank = call.root;
@@ -86,7 +89,8 @@ WorkRef VendorChild::issueMessages(c10d::Backend& child, const relay::VendorCall
   if (grouped) child.startCoalescing();
   for (const auto& message : call.messages) {
     Tensors tensors{config_.device->view(message.data, message.count, type)};
-    works.push_back(message.send ? child.send(tensors, message.peer, 0) : child.recv(tensors, message.peer, 0));
+    works.push_back(message.send ? child.send(tensors, message.peer, 0)
+                                 : child.recv(tensors, message.peer, 0));
   }
   if (grouped) return child.endCoalescing();
   for (const auto& work : works) work->wait();

@@ -1,15 +1,14 @@
-// relay::VendorLibrary over a c10d backend ("child") that a vendor registered with torch. kaitian knows it by name, from
-// one row of the vendor table (python/kaitian/_vendors.py), and through c10d::Backend alone.
+// relay::VendorLibrary over a c10d backend ("child") that a vendor registered with torch. kaitian knows it by
+// name, from one row of the vendor table (python/kaitian/_vendors.py), and through c10d::Backend alone.
 //
-// Ownership: shared by the Backend and the relay's group. The child is made at first use and dropped in close().
-// Thread safety: as relay::VendorLibrary says. connect() takes the GIL for the creator.
+// Ownership: shared by the Backend and the relay's group. The child is made at first use and dropped in
+// close(). Thread safety: as relay::VendorLibrary says. connect() takes the GIL for the creator.
 #pragma once
-
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "kaitian/relay/device.h"
 #include "torch/torch_device.h"
@@ -22,11 +21,11 @@ using ChildRef = c10::intrusive_ptr<c10d::Backend>;
 class VendorChild final : public relay::VendorLibrary {
  public:
   struct Config {
-    std::string name;                       // "nccl"
-    relay::Capabilities claimed;            // from the vendor table
-    std::function<ChildRef()> create;       // makes the communicator; takes the GIL itself
+    std::string name;                  // "nccl"
+    relay::Capabilities claimed;       // from the vendor table
+    std::function<ChildRef()> create;  // makes the communicator; takes the GIL itself
     std::shared_ptr<TorchDevice> device;
-    int index = 0, size = 1;                // position and number of members in the island
+    int index = 0, size = 1;  // position and number of members in the island
   };
   explicit VendorChild(Config config) : config_(std::move(config)) {}
 
@@ -34,7 +33,8 @@ class VendorChild final : public relay::VendorLibrary {
   relay::Capabilities claimed() const override { return config_.claimed; }
   Status connect() override;
   Result<relay::Capabilities> verify() override;
-  Result<relay::EventRef> call(const relay::VendorCall& call, std::span<const relay::EventRef> after) override;
+  Result<relay::EventRef> call(const relay::VendorCall& call,
+                               std::span<const relay::EventRef> after) override;
   void abort() override;
   /// Orderly end of the communicator. Idempotent.
   void close();

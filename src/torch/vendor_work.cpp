@@ -32,7 +32,8 @@ WorkRef VendorWork::child() const {
 
 void VendorWork::rethrow(const std::exception& error) const {
   throwIfBad(group_->status());
-  group_->abort(std::string("the vendor library failed on rank ") + std::to_string(rank_) + ": " + error.what());
+  group_->abort(std::string("the vendor library failed on rank ") + std::to_string(rank_) + ": " +
+                error.what());
   throw;
 }
 
@@ -81,18 +82,20 @@ bool VendorWork::wait(std::chrono::milliseconds timeout) {
 bool Backend::passes(const Call& call, bool onDevice) {
   if (!onDevice || !vendor_ || mixed() || !call.whole || options_->deterministic) return false;
   const auto& collective = call.collective;
-  if ((row_->kinds >> static_cast<int>(collective.kind) & 1U) == 0) return false;
-  if (call.unequal && !row_->unequalAllToAll) return false;
+  if ((config_.vendor->kinds >> static_cast<int>(collective.kind) & 1U) == 0) return false;
+  if (call.unequal && !config_.vendor->unequalAllToAll) return false;
   if (!active_) {
     ReleaseGil gil;  // the communicator's creator takes it on the launch thread
     auto capabilities = group_->activate(timeoutOr(call.timeout));
     throwIfBad(capabilities.status());
     active_ = capabilities.value().at(0);
   }
-  return call.op != nullptr ? active_->canReduce(collective.op, collective.dtype) : active_->canMove(collective.dtype);
+  return call.op != nullptr ? active_->canReduce(collective.op, collective.dtype)
+                            : active_->canMove(collective.dtype);
 }
 
-WorkRef Backend::passThrough(Call& call, Tensors& inputs, Tensors& outputs, const std::function<void()>& writeBack) {
+WorkRef Backend::passThrough(Call& call, Tensors& inputs, Tensors& outputs,
+                             const std::function<void()>& writeBack) {
   host::Signature signature;
   signature.kind = call.collective.kind;
   signature.dtype = call.collective.dtype;
@@ -104,7 +107,8 @@ WorkRef Backend::passThrough(Call& call, Tensors& inputs, Tensors& outputs, cons
   auto work = c10::make_intrusive<VendorWork>(getRank(), call.type, sequence, group_, device_);
   // A queued launch runs on another thread, whose current stream is not the caller's.
   const c10::Stream stream = device_->currentStream();
-  auto launch = [vendor = vendor_, work, stream, whole = call.whole, in = inputs, out = outputs, writeBack]() mutable {
+  auto launch = [vendor = vendor_, work, stream, whole = call.whole, in = inputs, out = outputs,
+                 writeBack]() mutable {
     try {
       c10::StreamGuard guard(stream);
       WorkRef child = whole(*vendor->child(), in, out);

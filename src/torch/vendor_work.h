@@ -1,14 +1,13 @@
-// Work of a call that a vendor library serves whole (groups of one island): the library's own Work, with kaitian's
-// errors around it.
+// Work of a call that a vendor library serves whole (groups of one island): the library's own Work, with
+// kaitian's errors around it.
 //
-// Thread safety: any thread. The child Work appears when the launch has run: at once, or when calls before it have left
-// the lane.
+// Thread safety: any thread. The child Work appears when the launch has run: at once, or when calls before it
+// have left the lane.
 #pragma once
-
-#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <functional>
 #include <memory>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "kaitian/relay/relay.h"
 #include "torch/torch_device.h"
@@ -22,7 +21,8 @@ class VendorWork final : public c10d::Work {
              std::shared_ptr<TorchDevice> device)
       : Work(rank, type), sequence_(sequence), group_(std::move(group)), device_(std::move(device)) {}
 
-  /// Launch thread, or the caller if it launched. `after`: behind work of ours that follows the child's, or null.
+  /// Launch thread, or the caller if it launched. `after`: behind work of ours that follows the child's, or
+  /// null.
   void launched(WorkRef child, relay::EventRef after);
   void failed(std::exception_ptr error);
 

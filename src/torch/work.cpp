@@ -121,8 +121,9 @@ void OperationWork::orderStream() {
 
 bool OperationWork::wait(std::chrono::milliseconds timeout) {
   if (!waitHost(deadline(timeout)))
-    throwIfBad({Code::timeout, title_ + " #" + std::to_string(operation_->sequence()) + ": wait() gave up after " +
-                                   std::to_string(timeout.count()) + " ms; the operation goes on"});
+    throwIfBad({Code::timeout, title_ + " #" + std::to_string(operation_->sequence()) +
+                                   ": wait() gave up after " + std::to_string(timeout.count()) +
+                                   " ms; the operation goes on"});
   if (const auto error = exception()) std::rethrow_exception(error);
   orderStream();
   return true;
@@ -181,6 +182,8 @@ c10::intrusive_ptr<c10::ivalue::Future> BatchWork::getFuture() {
   return c10::collectAll(futures);
 }
 
-std::uint64_t BatchWork::getSequencenumber() const { return parts_.empty() ? 0 : parts_.back()->getSequencenumber(); }
+std::uint64_t BatchWork::getSequencenumber() const {
+  return parts_.empty() ? 0 : parts_.back()->getSequencenumber();
+}
 
 }  // namespace kaitian::shim

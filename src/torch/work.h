@@ -1,15 +1,15 @@
 // c10d::Work of kaitian's operations: what wait(), getFuture() and polling promise is in docs/collectives.md.
 //
-// Ownership: the Work holds outputs until it is dropped; inputs are held by the operation until its last event is past.
-// Thread safety: any thread.
+// Ownership: the Work holds outputs until it is dropped; inputs are held by the operation until its last
+// event is past. Thread safety: any thread.
 #pragma once
 
 #include <c10/core/Stream.h>
-#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <functional>
 #include <memory>
 #include <optional>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "kaitian/relay/relay.h"
 #include "torch/torch_device.h"
