@@ -123,8 +123,10 @@ def folded(op: Any, values: list[torch.Tensor]) -> torch.Tensor:
             total = total ^ value
     if op == dist.ReduceOp.AVG:
         if total.dtype.is_floating_point or total.dtype.is_complex:
-            wide = torch.complex128 if total.dtype.is_complex else torch.float64
-            exact = total.to(wide) / len(values)
+            if total.dtype.is_complex:  # by parts: torch multiplies a complex quotient by the reciprocal
+                parts = torch.view_as_real(total).double() / len(values)
+                return torch.view_as_complex(parts).to(total.dtype)
+            exact = total.double() / len(values)
             # One rounding of the exact quotient: for half types by way of float32, in which the fold divides.
             return exact.to(torch.float32).to(total.dtype) if total.dtype in CLASSES["half"] else exact.to(total.dtype)
         return torch.div(total, len(values), rounding_mode="trunc")

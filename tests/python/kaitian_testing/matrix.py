@@ -52,7 +52,7 @@ def run(cell: cells.Cell, name: str) -> str:
     return outcome
 
 
-def all_cells(job: Job, only: str = "", copy_delay_ms: float = 1.0) -> dict[tuple[str, str, str], str]:
+def all_cells(job: Job, only: str = "", copy_delay_ms: int = 1) -> dict[tuple[str, str, str], str]:
     """Run every cell of the table on this rank: (operation, dtype class, mode) -> outcome."""
     table: dict[tuple[str, str, str], str] = {}
     with group(job, **OPTIONS) as device:
