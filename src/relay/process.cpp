@@ -22,10 +22,12 @@ class Backoff {
       return;
     }
     const auto now = Clock::now();
-    if (urgency == Participant::Urgency::high)
-      next = std::min(next, now + std::chrono::microseconds(50));
-    else if (urgency == Participant::Urgency::low)
-      next = std::min(next, now + std::chrono::milliseconds(1));
+    if (urgency == Participant::Urgency::high) {
+      poller.wait(now);  // the poller counts in milliseconds
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+      return;
+    }
+    if (urgency == Participant::Urgency::low) next = std::min(next, now + std::chrono::milliseconds(1));
     if (next > now) poller.wait(next);
   }
 

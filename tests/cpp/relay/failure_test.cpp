@@ -1,0 +1,263 @@
+// What happens when a rank, a library or a device does not do what it should.
+#include <dirent.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <latch>
+
+#include "kaitian/core/log.h"
+#include "relay/call.h"
+
+namespace kaitian::relay::test {
+namespace {
+
+using plan::Kind;
+using std::chrono::milliseconds;
+using testing::AllOf;
+using testing::HasSubstr;
+
+Case sum(std::int64_t count) { return Case(Kind::allReduce, DType::f32, ReduceOp::sum, {count}); }
+
+Status outcome(const OperationRef& operation) {
+  if (!operation->wait(host::Clock::now() + std::chrono::seconds(30)))
+    return {Code::internal, "not finished"};
+  return operation->status();
+}
+
+/// A shape whose ranks wait for each other before they leave, so that none is lost while others still look.
+RelayShape failing(const std::string& devices) {
+  RelayShape shape = shapeOf(devices);
+  shape.shutdown = false;
+  return shape;
+}
+
+TEST(Mismatch, OfCounts_IsTheSameErrorOnAllRanks) {
+  const RelayShape shape = failing("a,b,a,cpu");
+  std::latch left(shape.worldSize());
+  runRelay(shape, [&](RelayRank& rank) {
+    Call call(sum(rank.rank == 3 ? 90 : 100), rank);
+    const Status status = outcome(call.submit(rank.group()));
+    EXPECT_EQ(status.code(), Code::mismatch);
+    EXPECT_THAT(status.message(), AllOf(HasSubstr("rank 3 called all_reduce #0 float32[90] SUM"),
+                                        HasSubstr("rank 0 called all_reduce #0 float32[100] SUM")));
+    left.arrive_and_wait();
+  });
+}
+
+TEST(Mismatch, InsideAnIsland_EndsTheVendorCall) {
+  const RelayShape shape = failing("a,a,cpu");
+  std::latch left(shape.worldSize());
+  runRelay(shape, [&](RelayRank& rank) {
+    Call first(sum(1024), rank);
+    first.submit(rank.group());
+    EXPECT_EQ(first.check(), "");
+    const Case other(Kind::broadcast, DType::f32, ReduceOp::none, {1024}, 0);
+    Call call(rank.rank == 1 ? other : sum(1024), rank);
+    EXPECT_EQ(outcome(call.submit(rank.group())).code(), Code::mismatch);
+    left.arrive_and_wait();
+    if (rank.device) rank.device->faults().take();  // the library has seen the difference as well
+  });
+}
+
+TEST(Timeout, WhenARankDoesNotCall_NamesIt) {
+  const RelayShape shape = failing("a,b,a,cpu");
+  std::latch left(shape.worldSize());
+  runRelay(shape, [&](RelayRank& rank) {
+    Call first(sum(10), rank);
+    first.submit(rank.group());
+    EXPECT_EQ(first.check(), "");
+    if (rank.rank != 2) {
+      Call call(sum(10), rank);
+      const Status status = outcome(call.submit(rank.group(), milliseconds(400)));
+      EXPECT_EQ(status.code(), Code::timeout);
+      EXPECT_EQ(status.culprit(), 2);
+      EXPECT_THAT(status.message(),
+                  AllOf(HasSubstr("all_reduce #1 float32[10] SUM in group \"g0\""),
+                        HasSubstr("rank 2 (host h0, pid 102, a) has called 1 operations, not this one")));
+      Call later(sum(10), rank);
+      const auto operation = later.submit(rank.group());
+      EXPECT_TRUE(operation->finished());
+      EXPECT_EQ(operation->status().message(), status.message());
+    }
+    left.arrive_and_wait();
+  });
+}
+
+TEST(Timeout, OfAReceive_NamesThePeer) {
+  const RelayShape shape = failing("a,cpu");
+  std::latch left(shape.worldSize());
+  runRelay(shape, [&](RelayRank& rank) {
+    if (rank.rank == 1) {
+      std::byte data[8];
+      MessageRequest request;
+      request.peer = 0;
+      request.buffer = {data, 8};
+      request.timeout = milliseconds(300);
+      const Status status = outcome(rank.group().submit(std::move(request)));
+      EXPECT_EQ(status.code(), Code::timeout);
+      EXPECT_THAT(status.message(), AllOf(HasSubstr("receive of 8 bytes from rank 0"), HasSubstr("pid 100")));
+    }
+    left.arrive_and_wait();
+  });
+}
+
+TEST(Death, InTheMiddle_EndsAllOthers) {
+  const RelayShape shape = failing("a,b,a,cpu");
+  runRelay(shape, [&](RelayRank& rank) {
+    Call first(sum(2000), rank);
+    first.submit(rank.group());
+    EXPECT_EQ(first.check(), "");
+    if (rank.rank == 3) return;  // goes with an operation of the others in flight
+    Call call(sum(2000), rank);
+    EXPECT_FALSE(outcome(call.submit(rank.group())).ok());
+  });
+}
+
+TEST(VendorHang, AtACall_IsAbortedAtTheDeadline) {
+  RelayShape shape = failing("a,a,cpu");
+  shape.adjust = [](int rank, FakeVendorOptions& options) {
+    if (rank == 1) options.hangAt = 1;
+  };
+  for (const bool synchronous : {false, true}) {
+    shape.vendor.claims.synchronous = synchronous;
+    std::latch left(shape.worldSize());
+    runRelay(shape, [&](RelayRank& rank) {
+      Call call(sum(1024), rank);
+      const Status status = outcome(call.submit(rank.group(), milliseconds(500)));
+      EXPECT_EQ(status.code(), Code::timeout) << status.toString();
+      left.arrive_and_wait();
+    });
+  }
+}
+
+TEST(VendorConnect, ThatFails_IsTheSameErrorOnAllRanks) {
+  RelayShape shape = failing("a,a,cpu");
+  shape.adjust = [](int rank, FakeVendorOptions& options) { options.failConnect = rank == 1; };
+  std::latch left(shape.worldSize());
+  runRelay(shape, [&](RelayRank& rank) {
+    Call call(sum(1024), rank);
+    const Status status = outcome(call.submit(rank.group()));
+    EXPECT_EQ(status.code(), Code::vendor);
+    EXPECT_THAT(status.message(), HasSubstr("no route to the other members"));
+    left.arrive_and_wait();
+  });
+}
+
+TEST(VendorLies, AreFoundOnceAndRelayed) {
+  RelayShape shape = shapeOf("a,a,cpu,b,b");
+  shape.config.verify = {true, false, true};
+  shape.adjust = [](int rank, FakeVendorOptions& options) {
+    if (rank < 2) options.lies = {{ReduceOp::sum, DType::f32}};
+  };
+  std::mutex mutex;
+  std::vector<std::string> warnings;
+  core::Log::process().setSink([&](core::LogLevel, std::string_view line) {
+    std::lock_guard<std::mutex> lock(mutex);
+    warnings.emplace_back(line);
+  });
+  runRelay(shape, [&](RelayRank& rank) {
+    for (const DType dtype : {DType::f32, DType::i32}) {
+      Call call(Case(Kind::allReduce, dtype, ReduceOp::sum, {1024}), rank);
+      call.submit(rank.group());
+      EXPECT_EQ(call.check(), "");
+    }
+    const auto capabilities = rank.group().activate(std::chrono::seconds(5));
+    ASSERT_TRUE(capabilities.ok());
+    EXPECT_FALSE(capabilities.value()[0].canReduce(ReduceOp::sum, DType::f32));
+    EXPECT_TRUE(capabilities.value()[2].canReduce(ReduceOp::sum, DType::f32));
+  });
+  core::Log::process().setSink({});
+  ASSERT_EQ(warnings.size(), 2U) << "one for each member";
+  EXPECT_THAT(warnings[0], AllOf(HasSubstr("fakeccl"), HasSubstr("SUM float32")));
+}
+
+TEST(VendorGaps, OfOneMember_HoldForItsIsland) {
+  RelayShape shape = shapeOf("a,cpu,a");
+  shape.adjust = [](int rank, FakeVendorOptions& options) {
+    if (rank == 2) options.claims.reduce[static_cast<int>(ReduceOp::sum)] = 0;
+  };
+  runCases(shape, {sum(1024), Case(Kind::allReduce, DType::f32, ReduceOp::max, {1024})});
+}
+
+TEST(Abort, WithOperationsInFlight_EndsThemEverywhere) {
+  const RelayShape shape = failing("a,b,a,cpu");
+  std::latch left(shape.worldSize());
+  runRelay(shape, [&](RelayRank& rank) {
+    if (rank.rank == 1) {
+      rank.group().abort("enough");
+      EXPECT_EQ(rank.group().status().code(), Code::aborted);
+    } else {
+      Call call(sum(1024), rank);
+      const Status status = outcome(call.submit(rank.group()));
+      EXPECT_EQ(status.code(), Code::aborted);
+      EXPECT_THAT(status.message(), AllOf(HasSubstr("rank 1 (host h0, pid 101, b)"), HasSubstr("enough")));
+    }
+    left.arrive_and_wait();
+  });
+}
+
+TEST(Shutdown, CalledTwice_IsTheSameAsOnce) {
+  runRelay(shapeOf("a,a,cpu"), [](RelayRank& rank) {
+    Call call(sum(1024), rank);
+    call.submit(rank.group());
+    EXPECT_EQ(call.check(), "");
+    EXPECT_TRUE(rank.group().shutdown(std::chrono::seconds(10)).ok());
+    EXPECT_TRUE(rank.group().shutdown(std::chrono::seconds(10)).ok());
+    Call late(sum(1024), rank);
+    EXPECT_EQ(outcome(late.submit(rank.group())).code(), Code::aborted);
+  });
+}
+
+TEST(KeepAlive, IsReleasedAfterTheOperation_AndDoneRunsOnce) {
+  RelayShape shape = shapeOf("a,a,cpu");
+  std::atomic<int> done{0}, released{0};
+  runRelay(shape, [&](RelayRank& rank) {
+    for (int i = 0; i < 3; ++i) {
+      Request request;
+      std::vector<float> data(300, 1.0F);
+      request.collective = {Kind::allReduce, DType::f32, ReduceOp::sum, 0, {300}, false};
+      request.outputs = {{reinterpret_cast<std::byte*>(data.data()), 300}};
+      request.done = [&done] { ++done; };
+      request.keepAlive =
+          std::shared_ptr<void>(&released, [](void* counter) { ++*static_cast<std::atomic<int>*>(counter); });
+      EXPECT_TRUE(outcome(rank.group().submit(std::move(request))).ok());
+      EXPECT_EQ(data[299], 3.0F);
+    }
+  });
+  EXPECT_EQ(done, 9);
+  EXPECT_EQ(released, 9);
+}
+
+int entriesOf(const char* folder) {
+  DIR* opened = opendir(folder);
+  int entries = 0;
+  while (readdir(opened) != nullptr) ++entries;
+  closedir(opened);
+  return entries;
+}
+
+TEST(Cycles, OfCreationAndDestruction_LeaveNothingBehind) {
+  const RelayShape shape = shapeOf("a,a,cpu");
+  const auto once = [&] {
+    runRelay(shape, [](RelayRank& rank) {
+      Call call(sum(700), rank);
+      call.submit(rank.group());
+      EXPECT_EQ(call.check(), "");
+    });
+  };
+  const auto settled = [](const char* folder, int atMost) {
+    const auto until = host::Clock::now() + std::chrono::seconds(10);  // detached threads end a little later
+    while (entriesOf(folder) > atMost && host::Clock::now() < until)
+      std::this_thread::sleep_for(milliseconds(5));
+    return entriesOf(folder);
+  };
+  once();
+  const int threads = settled("/proc/self/task", 3), descriptors = entriesOf("/proc/self/fd");
+  constexpr int kCycles = 200;
+  for (int i = 0; i < kCycles; ++i) once();
+  EXPECT_LE(settled("/proc/self/task", threads), threads);
+  EXPECT_LE(settled("/proc/self/fd", descriptors), descriptors);
+}
+
+}  // namespace
+}  // namespace kaitian::relay::test
