@@ -8,6 +8,9 @@ def register_device() -> None:
 
 def in_bad_fork() -> bool: ...
 def live_device_bytes() -> int: ...
+def park_streams() -> None:
+    """Start no more work, for ever; for process exit."""
+
 def synchronize() -> None:
     """Wait for all streams; raises the first error of their work."""
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import Backend, Store
+from torch.distributed import Backend as Registry
 
 from kaitian_emulator._loader import loaded
 
@@ -18,9 +19,7 @@ FaultName = Literal["none", "fail", "hang", "lag"]
 _DEFAULT_TIMEOUT = timedelta(minutes=10)
 
 
-def create_ccl(
-    store: dist.Store, rank: int, size: int, timeout: timedelta = _DEFAULT_TIMEOUT
-) -> dist.distributed_c10d.Backend:
+def create_ccl(store: Store, rank: int, size: int, timeout: timedelta = _DEFAULT_TIMEOUT) -> Backend:
     """Connect this process to the others of its vendor; a collective of all `size` ranks.
 
     The library is that of the device of this process. Raises if a rank is of another vendor or does not come within
@@ -57,10 +56,10 @@ def fault(kind: FaultName, *, call: int = 1, lag_ms: int = 100) -> None:
 def register(vendor: Vendor) -> None:
     """Register the vendor's library with torch.distributed and plan the fault that the environment asks for."""
 
-    def create(options: dist.distributed_c10d._DistributedBackendOptions, _: object) -> dist.distributed_c10d.Backend:
+    def create(options: Any, _: object) -> Backend:
         return create_ccl(options.store, options.group_rank, options.group_size, options.timeout)
 
-    dist.Backend.register_backend(vendor.library, create, extended_api=True, devices=[vendor.name])
+    Registry.register_backend(vendor.library, create, extended_api=True, devices=[vendor.name])
     plan = os.environ.get("KAITIAN_EMULATOR_FAULT")
     if plan:
         kind, call, lag_ms = _parse_fault(plan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType, TracebackType
 from typing import Any
 
@@ -54,20 +55,15 @@ def _stream_class(name: str) -> type[torch.Stream]:
     return Stream
 
 
-def _event_class(name: str) -> type[torch.Event]:
-    class Event(torch.Event):
-        """A point in a stream of the emulated device."""
+def _event_factory(name: str) -> Callable[..., torch.Event]:
+    # Not a subclass: torch.Event.elapsed_time() takes nothing but a torch.Event.
+    def event(enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> torch.Event:
+        """Make an event of the emulated device."""
+        return torch.Event(
+            torch.device(name, 0), enable_timing=enable_timing, blocking=blocking, interprocess=interprocess
+        )
 
-        def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> Event:
-            return super().__new__(
-                cls,
-                device=torch.device(name, 0),
-                enable_timing=enable_timing,
-                blocking=blocking,
-                interprocess=interprocess,
-            )
-
-    return Event
+    return event
 
 
 def _device_context(name: str) -> type:
@@ -101,7 +97,7 @@ def make_device_module(name: str, description: str) -> ModuleType:
     module.device = _device_context(name)
     module.synchronize = lambda device=None: _C.synchronize()
     module.Stream = _stream_class(name)
-    module.Event = _event_class(name)
+    module.Event = _event_factory(name)
     module.stream = _StreamContext
     module.StreamContext = _StreamContext
     module.current_stream = lambda device=None: torch.accelerator.current_stream(torch.device(name, 0))

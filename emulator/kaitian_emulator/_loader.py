@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from torch.utils.backend_registration import generate_methods_for_privateuse1_backend, rename_privateuse1_backend
 
 from kaitian_emulator import _settings
 from kaitian_emulator._vendors import VENDORS, Vendor
@@ -58,7 +60,7 @@ def load(name: str, index: int = 0, *, pace: Pace | None = None) -> torch.device
                 f" process: load {name} in another process"
             )
         if _loaded is None or pace is not None:
-            set_pace(pace or _settings.pace_from_environment())
+            set_pace(pace or _settings.pace_from_environment(name))
         _loaded = Loaded(VENDORS[name], index)
     return torch.device(name, 0)
 
@@ -71,12 +73,13 @@ def _register(vendor: Vendor) -> None:
         )
     from kaitian_emulator import _C, _ccl, _device_module
 
-    torch.utils.rename_privateuse1_backend(vendor.name)
+    rename_privateuse1_backend(vendor.name)
     _C.register_device()
+    atexit.register(_C.park_streams)
     torch._register_device_module(
         vendor.name, _device_module.make_device_module(vendor.name, f"emulated {vendor.model}")
     )
-    torch.utils.generate_methods_for_privateuse1_backend(unsupported_dtype=None)
+    generate_methods_for_privateuse1_backend(unsupported_dtype=None)
     _C.set_copy_delay(_settings.copy_delay_from_environment())
     _ccl.register(vendor)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 PaceName = Literal["off", "measured"]
@@ -29,30 +29,38 @@ class Pace:
     link_bandwidth: float = 50e9
 
 
-def _number(name: str, default: float) -> float:
-    text = os.environ.get(name)
-    if text is None:
-        return default
+def _number(name: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
         raise ValueError(f"{name} must be a number, found {text!r}") from None
 
 
-def pace_from_environment() -> Pace:
-    """Read KAITIAN_EMULATOR_SLOWNESS (implies the pace `measured`) and KAITIAN_EMULATOR_PACE."""
-    pace = Pace()
-    if "KAITIAN_EMULATOR_SLOWNESS" in os.environ:
-        pace = replace(pace, pace="measured", slowness=_number("KAITIAN_EMULATOR_SLOWNESS", 1.0))
-    name = os.environ.get("KAITIAN_EMULATOR_PACE", pace.pace)
+def _slowness(vendor: str) -> float | None:
+    """Read KAITIAN_EMULATOR_SLOWNESS: a number, or one per vendor as in `alpha=7,beta=3.5`."""
+    name = "KAITIAN_EMULATOR_SLOWNESS"
+    text = os.environ.get(name)
+    if text is None:
+        return None
+    if "=" not in text:
+        return _number(name, text)
+    by_vendor = dict(part.strip().partition("=")[::2] for part in text.split(","))
+    return _number(name, by_vendor[vendor]) if vendor in by_vendor else None
+
+
+def pace_from_environment(vendor: str) -> Pace:
+    """Read KAITIAN_EMULATOR_SLOWNESS, which implies the pace `measured`, and KAITIAN_EMULATOR_PACE."""
+    slowness = _slowness(vendor)
+    name = os.environ.get("KAITIAN_EMULATOR_PACE", "off" if slowness is None else "measured")
     if name not in ("off", "measured"):
         raise ValueError(f"KAITIAN_EMULATOR_PACE must be 'off' or 'measured', found {name!r}")
-    return replace(pace, pace="measured" if name == "measured" else "off")
+    return Pace("measured" if name == "measured" else "off", slowness=slowness or 1.0)
 
 
 def copy_delay_from_environment() -> int:
     """Read KAITIAN_EMULATOR_COPY_DELAY_MS."""
-    return int(_number("KAITIAN_EMULATOR_COPY_DELAY_MS", 0))
+    name = "KAITIAN_EMULATOR_COPY_DELAY_MS"
+    return int(_number(name, os.environ.get(name, "0")))
 
 
 def warn_if_crowded(slownesses: list[float]) -> None:

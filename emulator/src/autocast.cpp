@@ -1,5 +1,5 @@
-// Which operators autocast runs in which precision: those of torch's CPU, so that training in mixed precision gives the
-// same numbers there and here.
+// Which operators autocast runs in which precision: those of torch's CPU, so that training in mixed precision
+// gives the same numbers there and here.
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>

@@ -19,7 +19,8 @@ std::exception_ptr backendError(const std::string& message) {
 
 std::uint64_t hashOf(const std::vector<std::int64_t>& counts) {
   std::uint64_t hash = 14695981039346656037ULL;  // FNV-1a
-  for (const std::int64_t count : counts) hash = (hash ^ static_cast<std::uint64_t>(count)) * 1099511628211ULL;
+  for (const std::int64_t count : counts)
+    hash = (hash ^ static_cast<std::uint64_t>(count)) * 1099511628211ULL;
   return hash;
 }
 
@@ -31,7 +32,8 @@ std::size_t bytesOf(const std::vector<at::Tensor>& tensors) {
 
 }  // namespace
 
-Ccl::Ccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, Milliseconds timeout, Library library)
+Ccl::Ccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, Milliseconds timeout,
+         Library library)
     : Backend(rank, size), library_(std::move(library)), timeout_(timeout) {
   if (!library_.null) channel_ = connectMembers(*store, rank, size, timeout, library_);
 }
@@ -44,31 +46,31 @@ void Ccl::abort() {
   if (channel_) channel_->abort();
 }
 
-void Ccl::shutdown() {
-  if (channel_) channel_->fail(library_.name + ": the communicator was shut down");
+/// Queued work still runs: other members may wait for it.
+void Ccl::shutdown() { closed_ = true; }
+
+void Ccl::startCoalescing() {
+  coalesced_.clear();
+  coalescing_ = std::make_shared<Outcome>();
 }
 
-void Ccl::startCoalescing() { coalescing_ = true; }
-
 Ccl::WorkRef Ccl::endCoalescing() {
-  coalescing_ = false;
-  return launch(std::exchange(coalesced_, {}));
+  TORCH_CHECK(coalescing_, library_.name, ": endCoalescing without startCoalescing");
+  return launch(std::exchange(coalesced_, {}), std::exchange(coalescing_, nullptr));
 }
 
 Ccl::WorkRef Ccl::submit(Call call) {
   if (!coalescing_) {
     std::vector<Call> calls;
     calls.push_back(std::move(call));
-    return launch(std::move(calls));
+    return launch(std::move(calls), std::make_shared<Outcome>());
   }
-  auto placeholder = c10::make_intrusive<CclWork>(rank_, call.type, std::make_shared<Outcome>(), nullptr,
-                                                  call.outputs, false);
+  auto work = c10::make_intrusive<CclWork>(rank_, call.type, coalescing_, nullptr, call.outputs, false);
   coalesced_.push_back(std::move(call));
-  return placeholder;
+  return work;
 }
 
-Ccl::WorkRef Ccl::launch(std::vector<Call> calls) {
-  auto outcome = std::make_shared<Outcome>();
+Ccl::WorkRef Ccl::launch(std::vector<Call> calls, std::shared_ptr<Outcome> outcome) {
   const c10d::OpType type = calls.size() == 1 ? calls[0].type : c10d::OpType::COALESCED;
   Tensors outputs;
   Milliseconds timeout = timeout_;
@@ -84,13 +86,14 @@ Ccl::WorkRef Ccl::launch(std::vector<Call> calls) {
     outcome->finish(nullptr);
     return c10::make_intrusive<CclWork>(rank_, type, std::move(outcome), nullptr, std::move(outputs), false);
   }
+  TORCH_CHECK_WITH(DistBackendError, !closed_, library_.name, ": cannot call ", name, " after shutdown");
   if (const std::string reason = channel_->failure(); !reason.empty()) {
     std::rethrow_exception(backendError(library_.name + ": cannot call " + name + ": " + reason));
   }
   const Fault fault = nextCall();
   if (fault.kind == FaultKind::fail) {
-    const std::string reason = library_.name + ": " + name + " failed (emulated fault at call " +
-                               std::to_string(fault.call) + ")";
+    const std::string reason =
+        library_.name + ": " + name + " failed (emulated fault at call " + std::to_string(fault.call) + ")";
     channel_->fail(reason);
     std::rethrow_exception(backendError(reason));
   }
@@ -129,8 +132,8 @@ Ccl::WorkRef Ccl::launch(std::vector<Call> calls) {
                                       type == c10d::OpType::BARRIER);
 }
 
-void Ccl::runAll(const std::vector<Call>& calls, const std::vector<std::uint64_t>& sequences, Channel& channel,
-                 Deadline deadline) {
+void Ccl::runAll(const std::vector<Call>& calls, const std::vector<std::uint64_t>& sequences,
+                 Channel& channel, Deadline deadline) {
   std::vector<Transfer> messages;
   for (std::size_t i = 0; i < calls.size(); ++i) {
     const Call& call = calls[i];

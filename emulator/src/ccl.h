@@ -1,18 +1,18 @@
-// The emulated vendor libraries as c10d backends: they connect devices of one vendor only, run on the current stream of
-// the caller, demand equal counts, and have the gaps that their table says.
+// The emulated vendor libraries as c10d backends: they connect devices of one vendor only, run on the current
+// stream of the caller, demand equal counts, and have the gaps that their table says.
 //
-// Ownership: jobs hold the channel and views of the tensors' memory, not the backend; memory is freed in stream order.
-// Thread safety: calls come from one thread at a time, abort() from any. No thread of the emulator takes the GIL.
+// Ownership: jobs hold the channel and views of the tensors' memory, not the backend; memory is freed in
+// stream order. Thread safety: calls come from one thread at a time, abort() from any. No thread of the
+// emulator takes the GIL.
 #pragma once
-
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
 #include <functional>
 #include <memory>
 #include <set>
 #include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <utility>
 #include <vector>
 
@@ -54,7 +54,8 @@ class CclWork final : public c10d::Work {
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
   std::vector<at::Tensor> result() override { return outputs_; }
-  /// The current stream waits; the host waits for a barrier only, as with NCCL. Throws if the work has failed already.
+  /// The current stream waits; the host waits for a barrier only, as with NCCL. Throws if the work has failed
+  /// already.
   bool wait(std::chrono::milliseconds timeout) override;
   void synchronize() override { wait(kNoTimeout); }
   void blockCurrentStream() override { wait(kNoTimeout); }
@@ -76,7 +77,8 @@ class Ccl final : public c10d::Backend {
   using TensorLists = std::vector<std::vector<at::Tensor>>;
 
   /// Connects; blocks until all members are there. Throws if one is of another vendor or the time is over.
-  Ccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, Milliseconds timeout, Library library);
+  Ccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, Milliseconds timeout,
+      Library library);
 
   const std::string getBackendName() const override { return library_.name; }
   bool supportsCoalescing() const override { return true; }
@@ -92,12 +94,14 @@ class Ccl final : public c10d::Backend {
   WorkRef allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override;
   WorkRef reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
   WorkRef allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
-  WorkRef _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override;
+  WorkRef _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const c10d::AllgatherOptions& options) override;
   WorkRef allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const c10d::AllgatherOptions& options) override;
   WorkRef gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) override;
   WorkRef scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) override;
-  WorkRef reduce_scatter(Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) override;
+  WorkRef reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                         const c10d::ReduceScatterOptions& options) override;
   WorkRef _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                const c10d::ReduceScatterOptions& options) override;
   WorkRef reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
@@ -119,14 +123,14 @@ class Ccl final : public c10d::Backend {
     Call(c10d::OpType kind, std::string text) : type(kind), name(std::move(text)) {}
 
     c10d::OpType type;
-    std::string name;                   // "allreduce SUM Float, 12 elements"
+    std::string name;  // "allreduce SUM Float, 12 elements"
     int root = -1;
-    std::vector<std::int64_t> counts;   // must be the same on all members
-    Tensors tensors;                    // whose memory the body touches
+    std::vector<std::int64_t> counts;  // must be the same on all members
+    Tensors tensors;                   // whose memory the body touches
     Tensors outputs;
     Milliseconds timeout = c10d::kUnsetTimeout;
-    std::vector<Transfer> messages;     // point-to-point only
-    Body body;                          // collectives only
+    std::vector<Transfer> messages;  // point-to-point only
+    Body body;                       // collectives only
   };
 
   Flat flat(const at::Tensor& tensor, Call& call) const;
@@ -138,16 +142,17 @@ class Ccl final : public c10d::Backend {
   Call message(Tensors& tensors, int peer, int tag, bool send);
 
   WorkRef submit(Call call);
-  WorkRef launch(std::vector<Call> calls);
-  static void runAll(const std::vector<Call>& calls, const std::vector<std::uint64_t>& sequences, Channel& channel,
-                     Deadline deadline);
+  WorkRef launch(std::vector<Call> calls, std::shared_ptr<Outcome> outcome);
+  static void runAll(const std::vector<Call>& calls, const std::vector<std::uint64_t>& sequences,
+                     Channel& channel, Deadline deadline);
 
   const Library library_;
   Milliseconds timeout_;
-  std::shared_ptr<Channel> channel_;  // null after shutdown and in null mode
+  std::shared_ptr<Channel> channel_;  // null in null mode
+  bool closed_ = false;
   std::uint64_t sequence_ = 0;
-  bool coalescing_ = false;
   std::vector<Call> coalesced_;
+  std::shared_ptr<Outcome> coalescing_;  // of the group that is being collected, else null
 };
 
 }  // namespace kaitian::emulator

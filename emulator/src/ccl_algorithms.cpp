@@ -9,7 +9,9 @@ namespace kaitian::emulator {
 namespace {
 
 Transfer sendOf(int peer, const Flat& flat) { return {peer, true, flat.mutable_data_ptr(), flat.nbytes()}; }
-Transfer receiveOf(int peer, const Flat& flat) { return {peer, false, flat.mutable_data_ptr(), flat.nbytes()}; }
+Transfer receiveOf(int peer, const Flat& flat) {
+  return {peer, false, flat.mutable_data_ptr(), flat.nbytes()};
+}
 
 void copyFlat(const Flat& target, const Flat& source) {
   if (source.nbytes() != 0 && target.data_ptr() != source.data_ptr()) {
@@ -29,7 +31,7 @@ Flats split(const Flat& tensor, int parts) {
   return result;
 }
 
-Flat operand(const Flat& block, const Reduction& reduction) {
+Flat converted(const Flat& block, const Reduction& reduction) {
   return reduction.doubleAsFloat && block.scalar_type() == at::kDouble ? block.to(at::kFloat) : block;
 }
 
@@ -37,18 +39,35 @@ Flat operand(const Flat& block, const Reduction& reduction) {
 Flats scaled(const Flats& blocks, const Reduction& reduction) {
   if (!reduction.factor) return blocks;
   Flats result;
-  for (const Flat& block : blocks) result.push_back(block.mul(*reduction.factor));
+  for (const Flat& block : blocks) result.push_back(block.mul(*reduction.factor).to(block.scalar_type()));
   return result;
 }
 
-void foldInto(Flat& total, const Flat& next, Reduction::Op op) {
+void fold(Flat& out, const Flat& left, const Flat& right, Reduction::Op op) {
   switch (op) {
     case Reduction::Op::sum:
-    case Reduction::Op::avg: at::add_out(total, total, next); break;
-    case Reduction::Op::product: at::mul_out(total, total, next); break;
-    case Reduction::Op::min: at::minimum_out(total, total, next); break;
-    case Reduction::Op::max: at::maximum_out(total, total, next); break;
+    case Reduction::Op::avg:
+      at::add_out(out, left, right);
+      break;
+    case Reduction::Op::product:
+      at::mul_out(out, left, right);
+      break;
+    case Reduction::Op::min:
+      at::minimum_out(out, left, right);
+      break;
+    case Reduction::Op::max:
+      at::maximum_out(out, left, right);
+      break;
   }
+}
+
+/// Folds in rank order into scratch: `operands` of the other ranks may be overwritten, that of `own` not.
+Flat foldInOrder(Flats& operands, int own, Reduction::Op op) {
+  if (operands.size() == 1) return operands[0].clone();
+  Flat total = operands[own == 0 ? 1 : 0];
+  fold(total, operands[0], operands[1], op);
+  for (std::size_t rank = 2; rank < operands.size(); ++rank) fold(total, total, operands[rank], op);
+  return total;
 }
 
 void divide(Flat& total, int by) {
@@ -74,10 +93,8 @@ Flat foldOwnBlock(const Communication& with, const Flats& unscaled, const Reduct
   }
   channel.mesh().exchange(transfers, with.deadline);
   arrived[at_(channel.rank())] = own;
-  Flat total = operand(arrived[0], reduction).clone();
-  for (int peer = 1; peer < channel.size(); ++peer) {
-    foldInto(total, operand(arrived[at_(peer)], reduction), reduction.op);
-  }
+  for (Flat& operand : arrived) operand = converted(operand, reduction);
+  Flat total = foldInOrder(arrived, channel.rank(), reduction.op);
   if (reduction.op == Reduction::Op::avg) divide(total, channel.size());
   return total.to(own.scalar_type());
 }
@@ -106,7 +123,8 @@ void reduceTo(const Communication& with, int root, const Flat& tensor, const Red
   gatherTo(with, root, blocks, foldOwnBlock(with, blocks, reduction));
 }
 
-void reduceScatter(const Communication& with, const Flat& output, const Flats& blocks, const Reduction& reduction) {
+void reduceScatter(const Communication& with, const Flat& output, const Flats& blocks,
+                   const Reduction& reduction) {
   copyFlat(output, foldOwnBlock(with, blocks, reduction));
 }
 

@@ -14,8 +14,8 @@ namespace kaitian::emulator {
 struct Reduction {
   enum class Op { sum, avg, product, min, max };
   Op op = Op::sum;
-  std::optional<double> factor;   // every contribution is multiplied by it first
-  bool doubleAsFloat = false;     // computes float64 in float32: a library that claims too much
+  std::optional<double> factor;  // every contribution is multiplied by it first
+  bool doubleAsFloat = false;    // computes float64 in float32: a library that claims too much
 };
 
 /// One-dimensional CPU tensors over the memory of a call.
@@ -31,7 +31,8 @@ void allReduce(const Communication& with, const Flat& tensor, const Reduction& r
 /// The result is in `tensor` of `root`; the others' stay as they are.
 void reduceTo(const Communication& with, int root, const Flat& tensor, const Reduction& reduction);
 /// `blocks[rank]` of all members are folded into `output` of `rank`.
-void reduceScatter(const Communication& with, const Flat& output, const Flats& blocks, const Reduction& reduction);
+void reduceScatter(const Communication& with, const Flat& output, const Flats& blocks,
+                   const Reduction& reduction);
 void broadcast(const Communication& with, int root, const Flat& tensor);
 /// `input` of rank r goes to `outputs[r]` of all members.
 void allGather(const Communication& with, const Flats& outputs, const Flat& input);

@@ -16,7 +16,8 @@ std::string describeCall(const char* what, const at::Tensor& tensor, const std::
 }
 
 const char* nameOf(c10d::ReduceOp::RedOpType op) {
-  static constexpr const char* kNames[] = {"SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM"};
+  static constexpr const char* kNames[] = {"SUM",  "AVG", "PRODUCT", "MIN",       "MAX",
+                                           "BAND", "BOR", "BXOR",    "PREMUL_SUM"};
   return op < c10d::ReduceOp::UNUSED ? kNames[op] : "UNUSED";
 }
 
@@ -32,17 +33,19 @@ const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* what)
   return tensors[0];
 }
 
-const std::vector<at::Tensor>& onlyList(const std::vector<std::vector<at::Tensor>>& lists, int size, const char* what) {
+const std::vector<at::Tensor>& onlyList(const std::vector<std::vector<at::Tensor>>& lists, int size,
+                                        const char* what) {
   TORCH_CHECK(lists.size() == 1, what, ": expected one list of tensors, found ", lists.size());
-  TORCH_CHECK(lists[0].size() == static_cast<std::size_t>(size), what, ": expected a tensor for each of ", size,
-              " ranks, found ", lists[0].size());
+  TORCH_CHECK(lists[0].size() == static_cast<std::size_t>(size), what, ": expected a tensor for each of ",
+              size, " ranks, found ", lists[0].size());
   return lists[0];
 }
 
 double factorOf(const c10d::ReduceOp& op) {
   const auto* supplement = dynamic_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
   TORCH_CHECK(supplement != nullptr, "PREMUL_SUM has no factor");
-  return supplement->tensor_factor.defined() ? supplement->tensor_factor.item<double>() : supplement->double_factor;
+  return supplement->tensor_factor.defined() ? supplement->tensor_factor.item<double>()
+                                             : supplement->double_factor;
 }
 
 }  // namespace
@@ -67,7 +70,8 @@ Flats Ccl::flats(const Tensors& tensors, Call& call) const {
 /// A tensor as one equal block per rank.
 Flats Ccl::blocks(const at::Tensor& tensor, Call& call) const {
   const int64_t count = tensor.numel();
-  TORCH_CHECK(count % size_ == 0, library_.name, ": ", count, " elements cannot be split among ", size_, " ranks");
+  TORCH_CHECK(count % size_ == 0, library_.name, ": ", count, " elements cannot be split among ", size_,
+              " ranks");
   return splits(tensor, std::vector<int64_t>(static_cast<std::size_t>(size_), count / size_), call);
 }
 
@@ -80,7 +84,8 @@ Flats Ccl::splits(const at::Tensor& tensor, const std::vector<int64_t>& sizes, C
     result.push_back(all.narrow(0, begin, size));
     begin += size;
   }
-  TORCH_CHECK(begin == all.numel(), library_.name, ": split sizes add up to ", begin, " of ", all.numel(), " elements");
+  TORCH_CHECK(begin == all.numel(), library_.name, ": split sizes add up to ", begin, " of ", all.numel(),
+              " elements");
   return result;
 }
 
@@ -96,7 +101,8 @@ Reduction Ccl::reduction(const c10d::ReduceOp& op, const at::Tensor& tensor) con
   Reduction result;
   result.doubleAsFloat = library_.doubleAsFloat;
   switch (static_cast<Type::RedOpType>(op)) {
-    case Type::SUM: break;
+    case Type::SUM:
+      break;
     case Type::AVG:
       refuse("avg");
       result.op = Reduction::Op::avg;
@@ -105,10 +111,17 @@ Reduction Ccl::reduction(const c10d::ReduceOp& op, const at::Tensor& tensor) con
       refuse("premul_sum");
       result.factor = factorOf(op);
       break;
-    case Type::PRODUCT: result.op = Reduction::Op::product; break;
-    case Type::MIN: result.op = Reduction::Op::min; break;
-    case Type::MAX: result.op = Reduction::Op::max; break;
-    default: TORCH_CHECK(false, library_.name, " cannot reduce with ", nameOf(op));
+    case Type::PRODUCT:
+      result.op = Reduction::Op::product;
+      break;
+    case Type::MIN:
+      result.op = Reduction::Op::min;
+      break;
+    case Type::MAX:
+      result.op = Reduction::Op::max;
+      break;
+    default:
+      TORCH_CHECK(false, library_.name, " cannot reduce with ", nameOf(op));
   }
   return result;
 }
@@ -154,10 +167,8 @@ Ccl::WorkRef Ccl::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   call.root = static_cast<int>(options.rootRank);
   call.outputs = tensors;
   call.timeout = options.timeout;
-  call.body = [flat = flat(tensor, call), root = call.root,
-               how = reduction(options.reduceOp, tensor)](const Communication& with) {
-    reduceTo(with, root, flat, how);
-  };
+  call.body = [flat = flat(tensor, call), root = call.root, how = reduction(options.reduceOp, tensor)](
+                  const Communication& with) { reduceTo(with, root, flat, how); };
   return submit(std::move(call));
 }
 
@@ -176,7 +187,8 @@ Ccl::WorkRef Ccl::allgather(TensorLists& outputs, Tensors& inputs, const c10d::A
   return submit(std::move(call));
 }
 
-Ccl::WorkRef Ccl::_allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
+Ccl::WorkRef Ccl::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                  const c10d::AllgatherOptions& options) {
   Tensors outputs{output};
   Tensors inputs{input};
   return allgather_into_tensor_coalesced(outputs, inputs, options);
@@ -184,14 +196,16 @@ Ccl::WorkRef Ccl::_allgather_base(at::Tensor& output, at::Tensor& input, const c
 
 Ccl::WorkRef Ccl::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                   const c10d::AllgatherOptions& options) {
-  TORCH_CHECK(!inputs.empty() && outputs.size() == inputs.size(), "allgather: expected as many outputs as inputs");
+  TORCH_CHECK(!inputs.empty() && outputs.size() == inputs.size(),
+              "allgather: expected as many outputs as inputs");
   Call call(c10d::OpType::_ALLGATHER_BASE, describeCall("allgather", inputs[0]));
   call.outputs = outputs;
   call.timeout = options.timeout;
   std::vector<std::pair<Flats, Flat>> pairs;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    TORCH_CHECK(outputs[i].numel() == inputs[i].numel() * size_, library_.name, ": allgather: the output has ",
-                outputs[i].numel(), " elements, expected ", inputs[i].numel() * size_);
+    TORCH_CHECK(outputs[i].numel() == inputs[i].numel() * size_, library_.name,
+                ": allgather: the output has ", outputs[i].numel(), " elements, expected ",
+                inputs[i].numel() * size_);
     pairs.emplace_back(blocks(outputs[i], call), flat(inputs[i], call));
     call.counts.push_back(inputs[i].numel());
   }
@@ -231,11 +245,12 @@ Ccl::WorkRef Ccl::scatter(Tensors& outputs, TensorLists& inputs, const c10d::Sca
   return submit(std::move(call));
 }
 
-Ccl::WorkRef Ccl::reduce_scatter(Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) {
+Ccl::WorkRef Ccl::reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                                 const c10d::ReduceScatterOptions& options) {
   const at::Tensor& output = only(outputs, "reduce_scatter");
   const Tensors& list = onlyList(inputs, size_, "reduce_scatter");
-  Call call(c10d::OpType::REDUCE_SCATTER, c10::str("reduce_scatter ", nameOf(options.reduceOp), " ",
-                                                   c10::toString(output.scalar_type())));
+  Call call(c10d::OpType::REDUCE_SCATTER,
+            c10::str("reduce_scatter ", nameOf(options.reduceOp), " ", c10::toString(output.scalar_type())));
   call.outputs = outputs;
   call.timeout = options.timeout;
   const Flats parts = flats(list, call);
@@ -243,9 +258,8 @@ Ccl::WorkRef Ccl::reduce_scatter(Tensors& outputs, TensorLists& inputs, const c1
   TORCH_CHECK(list[static_cast<std::size_t>(rank_)].numel() == output.numel(), library_.name,
               ": reduce_scatter: the output has ", output.numel(), " elements, its input ",
               list[static_cast<std::size_t>(rank_)].numel());
-  call.body = [parts, own = flat(output, call), how = reduction(options.reduceOp, output)](const Communication& with) {
-    reduceScatter(with, own, parts, how);
-  };
+  call.body = [parts, own = flat(output, call), how = reduction(options.reduceOp, output)](
+                  const Communication& with) { reduceScatter(with, own, parts, how); };
   return submit(std::move(call));
 }
 
@@ -258,19 +272,22 @@ Ccl::WorkRef Ccl::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
 
 Ccl::WorkRef Ccl::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                   const c10d::ReduceScatterOptions& options) {
-  TORCH_CHECK(!inputs.empty() && outputs.size() == inputs.size(), "reduce_scatter: expected as many outputs as inputs");
+  TORCH_CHECK(!inputs.empty() && outputs.size() == inputs.size(),
+              "reduce_scatter: expected as many outputs as inputs");
   struct Part {
     Flat output;
     Flats blocks;
     Reduction reduction;
   };
-  Call call(c10d::OpType::_REDUCE_SCATTER_BASE, describeCall("reduce_scatter", inputs[0], nameOf(options.reduceOp)));
+  Call call(c10d::OpType::_REDUCE_SCATTER_BASE,
+            describeCall("reduce_scatter", inputs[0], nameOf(options.reduceOp)));
   call.outputs = outputs;
   call.timeout = options.timeout;
   std::vector<Part> parts;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    TORCH_CHECK(inputs[i].numel() == outputs[i].numel() * size_, library_.name, ": reduce_scatter: the input has ",
-                inputs[i].numel(), " elements, expected ", outputs[i].numel() * size_);
+    TORCH_CHECK(inputs[i].numel() == outputs[i].numel() * size_, library_.name,
+                ": reduce_scatter: the input has ", inputs[i].numel(), " elements, expected ",
+                outputs[i].numel() * size_);
     parts.push_back(
         {flat(outputs[i], call), blocks(inputs[i], call), reduction(options.reduceOp, outputs[i])});
     call.counts.push_back(inputs[i].numel());
@@ -286,8 +303,8 @@ void Ccl::requireEven(const Flats& parts, const Flats& others) const {
   for (const Flats* flats : {&parts, &others}) {
     for (const Flat& part : *flats) {
       TORCH_CHECK(part.numel() == parts[0].numel(), library_.name,
-                  " has no all-to-all with unequal splits (uneven_all_to_all): found parts of ", parts[0].numel(),
-                  " and of ", part.numel(), " elements");
+                  " has no all-to-all with unequal splits (uneven_all_to_all): found parts of ",
+                  parts[0].numel(), " and of ", part.numel(), " elements");
     }
   }
 }
@@ -297,8 +314,8 @@ Ccl::WorkRef Ccl::alltoall_base(at::Tensor& output, at::Tensor& input, std::vect
   // Splits count rows; a row is what one index of the first dimension holds.
   const auto cut = [&](const at::Tensor& tensor, const std::vector<int64_t>& rows, Call& call) {
     if (rows.empty()) return blocks(tensor, call);
-    TORCH_CHECK(rows.size() == static_cast<std::size_t>(size_), library_.name, ": all_to_all: expected ", size_,
-                " split sizes, found ", rows.size());
+    TORCH_CHECK(rows.size() == static_cast<std::size_t>(size_), library_.name, ": all_to_all: expected ",
+                size_, " split sizes, found ", rows.size());
     const int64_t row = tensor.dim() == 0 || tensor.size(0) == 0 ? 1 : tensor.numel() / tensor.size(0);
     std::vector<int64_t> elements;
     for (const int64_t count : rows) elements.push_back(count * row);
@@ -316,8 +333,8 @@ Ccl::WorkRef Ccl::alltoall_base(at::Tensor& output, at::Tensor& input, std::vect
 
 Ccl::WorkRef Ccl::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
   const auto size = static_cast<std::size_t>(size_);
-  TORCH_CHECK(outputs.size() == size && inputs.size() == size, library_.name, ": all_to_all: expected ", size_,
-              " outputs and inputs, found ", outputs.size(), " and ", inputs.size());
+  TORCH_CHECK(outputs.size() == size && inputs.size() == size, library_.name, ": all_to_all: expected ",
+              size_, " outputs and inputs, found ", outputs.size(), " and ", inputs.size());
   Call call(c10d::OpType::ALLTOALL, c10::str("alltoall ", c10::toString(inputs[0].scalar_type())));
   call.outputs = outputs;
   call.timeout = options.timeout;
@@ -332,17 +349,23 @@ Ccl::Call Ccl::message(Tensors& tensors, int peer, int tag, bool send) {
   const char* what = send ? "send" : "recv";
   const at::Tensor& tensor = only(tensors, what);
   TORCH_CHECK(tag == 0, library_.name, ": ", what, ": messages have no tags, found ", tag);
-  TORCH_CHECK(peer >= 0 && peer < size_ && peer != rank_, library_.name, ": ", what, ": there is no other rank ", peer);
+  TORCH_CHECK(peer >= 0 && peer < size_ && peer != rank_, library_.name, ": ", what,
+              ": there is no other rank ", peer);
   Call call(send ? c10d::OpType::SEND : c10d::OpType::RECV,
             describeCall(what, tensor, c10::str(send ? "to rank " : "from rank ", peer)));
   if (!send) call.outputs = tensors;
   const Flat whole = flat(tensor, call);
-  call.messages.push_back({peer, send, whole.numel() == 0 ? nullptr : whole.mutable_data_ptr(), whole.nbytes()});
+  call.messages.push_back(
+      {peer, send, whole.numel() == 0 ? nullptr : whole.mutable_data_ptr(), whole.nbytes()});
   return call;
 }
 
-Ccl::WorkRef Ccl::send(Tensors& tensors, int peer, int tag) { return submit(message(tensors, peer, tag, true)); }
-Ccl::WorkRef Ccl::recv(Tensors& tensors, int peer, int tag) { return submit(message(tensors, peer, tag, false)); }
+Ccl::WorkRef Ccl::send(Tensors& tensors, int peer, int tag) {
+  return submit(message(tensors, peer, tag, true));
+}
+Ccl::WorkRef Ccl::recv(Tensors& tensors, int peer, int tag) {
+  return submit(message(tensors, peer, tag, false));
+}
 
 Ccl::WorkRef Ccl::barrier(const c10d::BarrierOptions& options) {
   Call call(c10d::OpType::BARRIER, "barrier");

@@ -19,9 +19,9 @@ std::string readMember(c10d::Store& store, int rank, int size, std::chrono::mill
     store.wait({keyOf(rank)}, timeout);
   } catch (const std::exception&) {
     C10_THROW_ERROR(DistBackendError,
-                    c10::str(library.name, ": rank ", rank, " of ", size, " did not connect within ", timeout.count(),
-                             " ms; every member of the communicator must be a ", library.vendor,
-                             " device and make it at the same point"));
+                    c10::str(library.name, ": rank ", rank, " of ", size, " did not connect within ",
+                             timeout.count(), " ms; every member of the communicator must be a ",
+                             library.vendor, " device and make it at the same point"));
   }
   const std::vector<std::uint8_t> value = store.get(keyOf(rank));
   return {value.begin(), value.end()};
@@ -29,8 +29,8 @@ std::string readMember(c10d::Store& store, int rank, int size, std::chrono::mill
 
 }  // namespace
 
-std::shared_ptr<Channel> connectMembers(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout,
-                                        const Library& library) {
+std::shared_ptr<Channel> connectMembers(c10d::Store& store, int rank, int size,
+                                        std::chrono::milliseconds timeout, const Library& library) {
   const Deadline deadline = std::chrono::steady_clock::now() + timeout;
   const Listener listener(size);
   const std::string own = library.vendor + " " + listener.name();
@@ -41,8 +41,9 @@ std::shared_ptr<Channel> connectMembers(c10d::Store& store, int rank, int size, 
     const std::size_t space = value.find(' ');
     const std::string vendor = value.substr(0, space);
     if (vendor != library.vendor) {
-      C10_THROW_ERROR(DistBackendError, c10::str(library.name, ": rank ", member, " is a ", vendor, " device; ",
-                                                 library.name, " connects ", library.vendor, " devices only"));
+      C10_THROW_ERROR(DistBackendError,
+                      c10::str(library.name, ": rank ", member, " is a ", vendor, " device; ", library.name,
+                               " connects ", library.vendor, " devices only"));
     }
     names.push_back(value.substr(space + 1));
   }

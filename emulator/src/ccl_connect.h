@@ -1,10 +1,9 @@
 // How the members of a vendor communicator find each other: one key per rank in the store.
 #pragma once
 
-#include <torch/csrc/distributed/c10d/Store.hpp>
-
 #include <chrono>
 #include <memory>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "channel.h"
 
@@ -12,7 +11,7 @@ namespace kaitian::emulator {
 
 struct Library;
 
-std::shared_ptr<Channel> connectMembers(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout,
-                                        const Library& library);
+std::shared_ptr<Channel> connectMembers(c10d::Store& store, int rank, int size,
+                                        std::chrono::milliseconds timeout, const Library& library);
 
 }  // namespace kaitian::emulator

@@ -32,7 +32,8 @@ CclWork::CclWork(int rank, c10d::OpType type, std::shared_ptr<Outcome> outcome, 
       blocking_(blocking),
       future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
                                                        std::vector<c10::Device>{device()})) {
-  // Complete in the sense of streams: its events are behind the work, which is enqueued on the current stream.
+  // Complete in the sense of streams: its events are behind the work, which is enqueued on the current
+  // stream.
   future_->markCompleted(at::IValue(outputs_));
 }
 

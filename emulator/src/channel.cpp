@@ -62,10 +62,11 @@ void Channel::agree(const Signature& own, Deadline deadline) {
       return "'" + std::string(one.operation) + "' (call " + std::to_string(one.sequence) + ", root " +
              std::to_string(one.root) + ")";
     };
-    throw MeshError(MeshError::Kind::mismatch, "members do not agree: this rank calls " + text(own) + ", rank " +
-                                                   std::to_string(peer) + " calls " + text(other) +
-                                                   "; operation, element counts, type, reduction and root must be the "
-                                                   "same on all members");
+    throw MeshError(MeshError::Kind::mismatch,
+                    "members do not agree: this rank calls " + text(own) + ", rank " + std::to_string(peer) +
+                        " calls " + text(other) +
+                        "; operation, element counts, type, reduction and root must be the "
+                        "same on all members");
   }
 }
 

@@ -1,7 +1,7 @@
 // What the jobs of one vendor communicator share: the mesh, the order of operations, and the failure.
 //
-// Ownership: shared by the backend and by the jobs that are still queued; sockets close with the last of them.
-// Thread safety: ticket() and abort() from any thread; run() on stream threads.
+// Ownership: shared by the backend and by the jobs that are still queued; sockets close with the last of
+// them. Thread safety: ticket() and abort() from any thread; run() on stream threads.
 #pragma once
 
 #include <chrono>
@@ -21,18 +21,19 @@ namespace kaitian::emulator {
 struct Signature {
   static constexpr std::size_t kTextBytes = 64;
 
-  std::uint64_t sequence = 0;      // of the collectives of the communicator
-  std::uint64_t counts = 0;        // hash of the element counts that must agree
+  std::uint64_t sequence = 0;  // of the collectives of the communicator
+  std::uint64_t counts = 0;    // hash of the element counts that must agree
   std::int32_t root = -1;
   std::uint32_t reserved = 0;
-  char operation[kTextBytes] = {}; // "allreduce SUM Float, 12 elements"
+  char operation[kTextBytes] = {};  // "allreduce SUM Float, 12 elements"
 };
 
 class Channel {
  public:
   using Clock = std::chrono::steady_clock;
 
-  Channel(std::string library, std::unique_ptr<Mesh> mesh) : library_(std::move(library)), mesh_(std::move(mesh)) {}
+  Channel(std::string library, std::unique_ptr<Mesh> mesh)
+      : library_(std::move(library)), mesh_(std::move(mesh)) {}
 
   const std::string& library() const noexcept { return library_; }
   int rank() const noexcept { return mesh_->rank(); }
@@ -42,8 +43,8 @@ class Channel {
   /// The place of a job in the order of calls.
   std::uint64_t ticket();
 
-  /// Runs `body` when all jobs with earlier tickets have run. Throws what it throws, with the name of the operation,
-  /// and so do all later calls.
+  /// Runs `body` when all jobs with earlier tickets have run. Throws what it throws, with the name of the
+  /// operation, and so do all later calls.
   void run(std::uint64_t ticket, const std::string& operation, const Fault& fault, Deadline deadline,
            const std::function<void()>& body);
 

@@ -1,9 +1,11 @@
 #include "fallback.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/CPUFallback.h>
 
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -18,7 +20,8 @@ using Tensors = std::vector<at::Tensor>;
 
 at::Tensor view(const at::Tensor& tensor, void* memory) {
   const auto options = at::TensorOptions().dtype(tensor.dtype()).device(at::kCPU);
-  at::Tensor result = at::for_blob(memory, tensor.sizes()).strides(tensor.strides()).options(options).make_tensor();
+  at::Tensor result =
+      at::for_blob(memory, tensor.sizes()).strides(tensor.strides()).options(options).make_tensor();
   if (tensor.is_conj()) result._set_conj(true);
   if (tensor.is_neg()) result._set_neg(true);
   return result;
@@ -26,11 +29,21 @@ at::Tensor view(const at::Tensor& tensor, void* memory) {
 
 void* memoryOf(const at::Tensor& tensor) { return tensor.numel() == 0 ? nullptr : tensor.mutable_data_ptr(); }
 
+bool returnsView(const c10::FunctionSchema& schema) {
+  for (const auto& result : schema.returns()) {
+    if (result.alias_info() != nullptr && !result.alias_info()->isWrite()) return true;
+  }
+  return false;
+}
+
 /// One call of an operator: its arguments before and after they were turned into CPU tensors.
 class Call {
  public:
   Call(const c10::OperatorHandle& op, torch::jit::Stack* stack)
-      : op_(op), stack_(stack), arguments_(op.schema().arguments().size()), first_(stack->size() - arguments_) {}
+      : op_(op),
+        stack_(stack),
+        arguments_(op.schema().arguments().size()),
+        first_(stack->size() - arguments_) {}
 
   /// A CPU tensor that stands for device memory cannot grow, and sparse tensors have no memory to stand for.
   bool needsCopies() const {
@@ -97,7 +110,8 @@ class Call {
     if (!result.defined() || !result.is_cpu()) return result;
     for (const auto& [storage, tensor] : views_) {
       if (result.has_storage() && result.storage().unsafeGetStorageImpl() == storage) {
-        return tensor.as_strided(result.sizes(), result.strides(), tensor.storage_offset() + result.storage_offset());
+        return tensor.as_strided(result.sizes(), result.strides(),
+                                 tensor.storage_offset() + result.storage_offset());
       }
     }
     return adopt(result);
@@ -155,7 +169,8 @@ at::Tensor adopt(const at::Tensor& result) {
   c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, deviceDataPtr(block), deviceAllocator(), true);
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(
       std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), result.dtype());
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes(), result.strides(), result.storage_offset());
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes(), result.strides(),
+                                                      result.storage_offset());
   return tensor;
 }
 
@@ -172,6 +187,26 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   }
   currentStream().synchronize();
   call.run();
+}
+
+void preferCpuKernels() {
+  static torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__,
+                                __LINE__);
+  using Key = c10::DispatchKey;
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    if (name.name.rfind("aten::", 0) != 0) continue;
+    const auto op = dispatcher.findSchema(name);
+    if (!op || !op->hasKernelForDispatchKey(Key::CPU) || op->hasKernelForDispatchKey(Key::PrivateUse1))
+      continue;
+    const bool composite = op->hasKernelForDispatchKey(Key::CompositeExplicitAutograd) ||
+                           op->hasKernelForDispatchKey(Key::CompositeExplicitAutogradNonFunctional) ||
+                           op->hasKernelForDispatchKey(Key::CompositeImplicitAutograd);
+    if (!composite || returnsView(op->schema())) continue;
+    const std::string overload =
+        name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+    library.impl(overload.c_str(), torch::CppFunction::makeFromBoxedFunction<&fallback>());
+  }
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }

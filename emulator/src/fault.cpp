@@ -6,8 +6,8 @@ namespace kaitian::emulator {
 namespace {
 
 std::mutex mutex;
-Fault planned;             // guarded by mutex
-std::uint64_t calls = 0;   // guarded by mutex
+Fault planned;            // guarded by mutex
+std::uint64_t calls = 0;  // guarded by mutex
 
 }  // namespace
 

@@ -17,7 +17,8 @@ bool inBadFork() noexcept { return registered == 0 && forked; }
 void refuseAfterFork() {
   if (inBadFork()) {
     throw std::runtime_error(
-        "cannot use an emulated device in a forked process: its streams did not survive the fork; start processes "
+        "cannot use an emulated device in a forked process: its streams did not survive the fork; start "
+        "processes "
         "with the 'spawn' method");
   }
 }

@@ -1,5 +1,5 @@
-// A forked child has the memory of its parent but none of its stream threads: using the device there would hang. Torch
-// asks for this (`_is_in_bad_fork`), and every queue refuses work.
+// A forked child has the memory of its parent but none of its stream threads: using the device there would
+// hang. Torch asks for this (`_is_in_bad_fork`), and every queue refuses work.
 #pragma once
 
 namespace kaitian::emulator {

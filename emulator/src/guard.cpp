@@ -43,7 +43,8 @@ DeviceAllocator deviceMemory;
 PinnedAllocator pinnedMemory;
 
 void checkDevice(c10::Device wanted) {
-  TORCH_CHECK(wanted.index() <= 0, "no device ", wanted, ": the emulator gives each process one device, index 0");
+  TORCH_CHECK(wanted.index() <= 0, "no device ", wanted,
+              ": the emulator gives each process one device, index 0");
 }
 
 /// An event as c10 carries it: an owning pointer to a shared event.
@@ -155,7 +156,8 @@ Block* blockOf(const c10::DataPtr& data) {
 c10::Stream toC10(const Stream& stream) { return c10::Stream(c10::Stream::UNSAFE, device(), stream.id()); }
 
 Stream& fromC10(const c10::Stream& stream) {
-  TORCH_CHECK(stream.device_type() == kDeviceType, "expected a stream of the emulated device, found ", stream);
+  TORCH_CHECK(stream.device_type() == kDeviceType, "expected a stream of the emulated device, found ",
+              stream);
   return streamById(stream.id());
 }
 

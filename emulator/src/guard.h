@@ -1,5 +1,5 @@
-// The emulated device as c10 sees it: allocator, pinned allocator, device guard, accelerator hooks. One device per
-// process, index 0.
+// The emulated device as c10 sees it: allocator, pinned allocator, device guard, accelerator hooks. One
+// device per process, index 0.
 #pragma once
 
 #include <c10/core/Allocator.h>

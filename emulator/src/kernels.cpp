@@ -1,5 +1,5 @@
-// Kernels of the emulated device: what touches memory addresses, views, and the few operators that run asynchronously.
-// Everything else goes through fallback().
+// Kernels of the emulated device: what touches memory addresses, views, and the few operators that run
+// asynchronously. Everything else goes through fallback().
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
@@ -42,11 +42,13 @@ Tensor empty(Sizes size, std::optional<at::ScalarType> dtype, std::optional<at::
   return at::detail::empty_generic(size, deviceAllocator(), kKeys, c10::dtype_or_default(dtype), format);
 }
 
-Tensor emptyStrided(Sizes size, Sizes stride, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
-                    std::optional<c10::Device> wanted, std::optional<bool>) {
+Tensor emptyStrided(Sizes size, Sizes stride, std::optional<at::ScalarType> dtype,
+                    std::optional<at::Layout> layout, std::optional<c10::Device> wanted,
+                    std::optional<bool>) {
   checkLayout(layout);
   const c10::DeviceGuard guard(wanted.value_or(device()));
-  return at::detail::empty_strided_generic(size, stride, deviceAllocator(), kKeys, c10::dtype_or_default(dtype));
+  return at::detail::empty_strided_generic(size, stride, deviceAllocator(), kKeys,
+                                           c10::dtype_or_default(dtype));
 }
 
 // ---- storage: torch's own resize_ and set_ would read and write through device addresses
@@ -60,8 +62,8 @@ const Tensor& resize(const Tensor& self, Sizes size, std::optional<at::MemoryFor
   c10::TensorImpl& impl = *self.unsafeGetTensorImpl();
   if (self.sizes() != size) {
     impl.set_sizes_contiguous(size);
-    growStorage(self, at::detail::computeStorageNbytesContiguous(size, self.dtype().itemsize(),
-                                                                 static_cast<std::size_t>(self.storage_offset())));
+    growStorage(self, at::detail::computeStorageNbytesContiguous(
+                          size, self.dtype().itemsize(), static_cast<std::size_t>(self.storage_offset())));
   }
   if (format && *format != at::MemoryFormat::Preserve) impl.empty_tensor_restride(*format);
   return self;
@@ -108,8 +110,8 @@ void copyNow(const Tensor& source, Tensor& target) {
   }
 }
 
-/// Whether a copy may still run after the call: device memory is freed in stream order, pinned memory too, other host
-/// memory is the caller's.
+/// Whether a copy may still run after the call: device memory is freed in stream order, pinned memory too,
+/// other host memory is the caller's.
 bool mayRunLater(const Tensor& tensor, bool nonBlocking) {
   return onDevice(tensor) || (nonBlocking && tensor.is_pinned());
 }
@@ -180,11 +182,13 @@ bool isPlain(const Tensor& self, const Tensor& other) {
 }
 
 Tensor& add(Tensor& self, const Tensor& other, const at::Scalar& alpha) {
-  const bool plain = isPlain(self, other) && at::isFloatingType(self.scalar_type()) && alpha.isFloatingPoint();
+  const bool plain =
+      isPlain(self, other) && at::isFloatingType(self.scalar_type()) && alpha.isFloatingPoint();
   if (plain || (isPlain(self, other) && alpha.isIntegral(false))) {
     enqueueOn({&self, &other}, [alpha](std::vector<Tensor>& views) { views[0].add_(views[1], alpha); });
   } else if (isNumber(other) && at::isFloatingType(self.scalar_type()) && !other.is_complex()) {
-    enqueueOn({&self}, [number = other.item(), alpha](std::vector<Tensor>& views) { views[0].add_(number, alpha); });
+    enqueueOn({&self},
+              [number = other.item(), alpha](std::vector<Tensor>& views) { views[0].add_(number, alpha); });
   } else {
     currentStream().synchronize();
     const OperatorPace pace;
@@ -214,8 +218,8 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const std::optiona
   const OperatorPace pace;
   std::optional<Tensor> hostBias;
   if (bias && bias->defined()) hostBias = hostView(*bias);
-  return adopt(at::convolution(hostView(input), hostView(weight), hostBias, stride, padding, dilation, transposed,
-                               outputPadding, groups));
+  return adopt(at::convolution(hostView(input), hostView(weight), hostBias, stride, padding, dilation,
+                               transposed, outputPadding, groups));
 }
 
 std::tuple<Tensor, Tensor, Tensor> convolutionBackward(const Tensor& gradient, const Tensor& input,
@@ -226,8 +230,8 @@ std::tuple<Tensor, Tensor, Tensor> convolutionBackward(const Tensor& gradient, c
   const OperatorPace pace;
   const std::vector<int64_t> biasSize{transposed ? weight.size(1) * groups : weight.size(0)};
   const auto [gradInput, gradWeight, gradBias] = at::convolution_backward(
-      hostView(gradient), hostView(input), hostView(weight), at::OptionalIntArrayRef(biasSize), stride, padding,
-      dilation, transposed, outputPadding, groups, mask);
+      hostView(gradient), hostView(input), hostView(weight), at::OptionalIntArrayRef(biasSize), stride,
+      padding, dilation, transposed, outputPadding, groups, mask);
   return {adopt(gradInput), adopt(gradWeight), adopt(gradBias)};
 }
 
@@ -257,7 +261,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("convolution_backward_overrideable", convolutionBackward);
 }
 
-// The kernels of these keys resolve the bit by a copy, which would come back here for ever; copyNow() knows the bits.
+// The kernels of these keys resolve the bit by a copy, which would come back here for ever; copyNow() knows
+// the bits.
 TORCH_LIBRARY_IMPL(aten, Conjugate, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
 TORCH_LIBRARY_IMPL(aten, Negative, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
 

@@ -86,7 +86,8 @@ Block* allocatePinnedBlock(std::size_t bytes) {
 
 void recordUse(Block& block, Stream& stream) {
   const std::lock_guard lock(block.mutex);
-  if (std::find(block.users.begin(), block.users.end(), &stream) == block.users.end()) block.users.push_back(&stream);
+  if (std::find(block.users.begin(), block.users.end(), &stream) == block.users.end())
+    block.users.push_back(&stream);
 }
 
 void releaseBlock(void* context) noexcept {

@@ -1,11 +1,10 @@
 // Memory of the emulated device and pinned host memory: bookkeeping only, no torch.
 //
-// A device address is the address of host memory plus kDeviceOffset, where nothing can be mapped: code that reads
-// device memory without a copy or a kernel crashes instead of working by accident.
+// A device address is the address of host memory plus kDeviceOffset, where nothing can be mapped: code that
+// reads device memory without a copy or a kernel crashes instead of working by accident.
 //
-// Ownership: a block is owned by the torch::DataPtr that carries it and is freed by releaseBlock(). Freeing is ordered
-// behind the work of every stream that the block was recorded on.
-// Thread safety: any thread.
+// Ownership: a block is owned by the torch::DataPtr that carries it and is freed by releaseBlock(). Freeing
+// is ordered behind the work of every stream that the block was recorded on. Thread safety: any thread.
 #pragma once
 
 #include <cstddef>
@@ -18,15 +17,16 @@ namespace kaitian::emulator {
 
 class Stream;
 
-/// Bit 54: above what user space gets on x86-64 (47 bits, 56 with 5-level paging, but only 47 unless asked for) and on
-/// aarch64 (48 or 52 bits), below the top byte that aarch64 ignores.
+/// Bit 54: above what user space gets on x86-64 (47 bits, 56 with 5-level paging, but only 47 unless asked
+/// for) and on aarch64 (48 or 52 bits), below the top byte that aarch64 ignores.
 constexpr std::uintptr_t kDeviceOffset = std::uintptr_t{1} << 54;
 
 inline bool isDeviceAddress(const void* address) noexcept {
   return (reinterpret_cast<std::uintptr_t>(address) & kDeviceOffset) != 0;
 }
 inline void* toDevice(void* host) noexcept {
-  return host == nullptr ? nullptr : reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(host) + kDeviceOffset);
+  return host == nullptr ? nullptr
+                         : reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(host) + kDeviceOffset);
 }
 /// Where a device address really is; null stays null.
 inline void* toHost(const void* device) noexcept {

@@ -1,27 +1,20 @@
-// What the members of one vendor communicator send each other: a Unix socket per pair, and one primitive, exchange().
+// What the members of one vendor communicator send each other: a link per pair, and one primitive,
+// exchange().
 //
 // Ownership: the mesh owns its sockets; buffers belong to the caller for the length of the call.
 // Thread safety: one exchange() at a time; abort() from any thread.
 #pragma once
 
 #include <atomic>
-#include <cstddef>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "link.h"
 #include "socket.h"
 
 namespace kaitian::emulator {
-
-/// One message. Messages between two members in one direction arrive in the order they are listed in.
-struct Transfer {
-  int peer = 0;
-  bool send = false;
-  void* data = nullptr;
-  std::size_t bytes = 0;
-};
 
 class MeshError : public std::runtime_error {
  public:
@@ -39,11 +32,11 @@ class Mesh {
   Mesh(const Listener& listener, int rank, const std::vector<std::string>& names, Deadline deadline);
 
   int rank() const noexcept { return rank_; }
-  int size() const noexcept { return static_cast<int>(peers_.size()); }
+  int size() const noexcept { return static_cast<int>(links_.size()); }
 
-  /// Returns when all messages are sent and received. Throws MeshError if it was aborted, the deadline passed, a peer
-  /// went away or sent a message of another size; the mesh is useless then.
-  /// REQUIRES: no transfer to oneself
+  /// Returns when all messages are sent and received. Throws MeshError if it was aborted, the deadline
+  /// passed, a peer went away or sent a message of another size; the mesh is useless then. REQUIRES: no
+  /// transfer to oneself
   void exchange(std::span<const Transfer> transfers, Deadline deadline);
 
   /// Makes a running exchange and all later ones throw.
@@ -53,9 +46,11 @@ class Mesh {
   void sleepUntil(Deadline deadline) const;
 
  private:
+  Link& link(int peer) { return links_[static_cast<std::size_t>(peer)]; }
+
   const int rank_;
-  std::vector<Descriptor> peers_;
-  Descriptor wake_;  // an eventfd, readable once aborted
+  std::vector<Link> links_;  // [rank]; that of the own rank is not connected
+  Descriptor wake_;          // an eventfd, readable once aborted
   std::atomic<bool> aborted_{false};
 };
 

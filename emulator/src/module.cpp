@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ccl_bindings.h"
+#include "fallback.h"
 #include "fork.h"
 #include "guard.h"
 #include "memory.h"
@@ -20,7 +21,9 @@ namespace {
 namespace py = pybind11;
 
 void sleepOnStream(double milliseconds) {
-  currentStream().enqueue([milliseconds] { std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds)); });
+  currentStream().enqueue([milliseconds] {
+    std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds));
+  });
 }
 
 void configurePace(bool measured, double slowness, double copyLatencySeconds, double copyBandwidth,
@@ -46,14 +49,20 @@ at::Tensor tensorAt(std::uintptr_t address, const std::vector<std::int64_t>& siz
 PYBIND11_MODULE(_C, m) {
   m.doc() = "Emulated accelerator; see kaitian_emulator";
   const py::call_guard<py::gil_scoped_release> noGil;
-  m.def("register_device", &registerDevice);
+  m.def("register_device", [] {
+    registerDevice();
+    preferCpuKernels();
+  });
   m.def("in_bad_fork", &inBadFork);
   m.def("live_device_bytes", &liveDeviceBytes);
+  m.def(
+      "park_streams", [] { parkStreams(std::chrono::milliseconds(200)); }, noGil);
   m.def("synchronize", &synchronizeStreams, noGil);
   m.def("sleep_on_stream", &sleepOnStream, noGil, py::arg("milliseconds"));
   m.def("configure_pace", &configurePace, py::arg("measured"), py::arg("slowness"), py::arg("copy_latency"),
         py::arg("copy_bandwidth"), py::arg("link_bandwidth"));
-  m.def("set_copy_delay", [](std::int64_t milliseconds) { setCopyDelay(std::chrono::milliseconds(milliseconds)); });
+  m.def("set_copy_delay",
+        [](std::int64_t milliseconds) { setCopyDelay(std::chrono::milliseconds(milliseconds)); });
   m.def("tensor_at", &tensorAt, py::arg("address"), py::arg("sizes"), py::arg("like"));
   bindCcl(m);
 }

@@ -1,5 +1,6 @@
-// Modelled speed. Off by default: work takes what it takes. With the pace `measured` an operator takes its own thread
-// CPU time times the slowness, of which the rest is slept, and copies take latency + bytes / bandwidth.
+// Modelled speed. Off by default: work takes what it takes. With the pace `measured` an operator takes its
+// own thread CPU time times the slowness, of which the rest is slept, and copies take latency + bytes /
+// bandwidth.
 //
 // Ownership: one setting per process. Thread safety: any thread; a change holds for work that starts later.
 #pragma once
@@ -11,10 +12,10 @@ namespace kaitian::emulator {
 
 struct Pace {
   bool measured = false;
-  double slowness = 1.0;                        // >= 1
+  double slowness = 1.0;  // >= 1
   std::chrono::nanoseconds copyLatency{10'000};
-  double copyBandwidth = 12e9;                  // bytes per second and direction: PCIe 3.0 x16
-  double linkBandwidth = 50e9;                  // bytes per second between devices of one vendor
+  double copyBandwidth = 12e9;  // bytes per second and direction: PCIe 3.0 x16
+  double linkBandwidth = 50e9;  // bytes per second between devices of one vendor
 };
 
 Pace pace();

@@ -15,7 +15,8 @@
 namespace kaitian::emulator {
 namespace {
 
-constexpr int kSocketBuffer = 4 << 20;  // fewer wake-ups per tensor; the kernel takes less if its limit is lower
+constexpr int kSocketBuffer =
+    4 << 20;  // fewer wake-ups per tensor; the kernel takes less if its limit is lower
 
 Descriptor makeSocket() {
   Descriptor made(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));

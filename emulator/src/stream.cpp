@@ -3,6 +3,7 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <thread>
 #include <utility>
@@ -13,7 +14,8 @@
 namespace kaitian::emulator {
 namespace {
 
-constexpr std::int64_t kPooledStreams = 8;  // as many as the pool of a CUDA priority level is large enough to rotate
+constexpr std::int64_t kPooledStreams =
+    8;  // as many as the pool of a CUDA priority level is large enough to rotate
 
 struct Registry {
   std::mutex mutex;
@@ -28,6 +30,16 @@ Registry& registry() {
 }
 
 thread_local Stream* current = nullptr;
+
+std::atomic<bool> parked{false};
+
+std::vector<Stream*> allStreams() {
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  std::vector<Stream*> streams;
+  for (const auto& [id, stream] : all.streams) streams.push_back(stream);
+  return streams;
+}
 
 }  // namespace
 
@@ -67,12 +79,18 @@ bool Stream::query() {
   return done_ == enqueued_;
 }
 
+bool Stream::idle() {
+  const std::lock_guard lock(mutex_);
+  return !running_;
+}
+
 void Stream::run() {
   // Modelled durations are tens of microseconds; the default slack of 50 would double them.
   prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
   std::unique_lock lock(mutex_);
   for (;;) {
-    work_.wait(lock, [&] { return !tasks_.empty(); });
+    work_.wait(lock, [&] { return !tasks_.empty() && !parked.load(); });
+    running_ = true;
     Task task = std::move(tasks_.front());
     tasks_.pop_front();
     lock.unlock();
@@ -86,6 +104,7 @@ void Stream::run() {
     lock.lock();
     if (error && !error_) error_ = error;
     ++done_;
+    running_ = false;
     progress_.notify_all();
   }
 }
@@ -131,14 +150,20 @@ Stream& exchangeCurrentStream(Stream& stream) {
 }
 
 void synchronizeStreams() {
-  std::vector<Stream*> streams;
-  {
-    Registry& all = registry();
-    const std::lock_guard lock(all.mutex);
-    for (const auto& [id, stream] : all.streams) streams.push_back(stream);
-  }
+  const std::vector<Stream*> streams = allStreams();
   for (Stream* stream : streams) stream->drain();
   for (Stream* stream : streams) stream->synchronize();
+}
+
+void parkStreams(std::chrono::milliseconds patience) {
+  if (inBadFork()) return;
+  parked = true;
+  const auto end = std::chrono::steady_clock::now() + patience;
+  for (Stream* stream : allStreams()) {
+    while (!stream->idle() && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
 }
 
 void Event::record(Stream& stream) {

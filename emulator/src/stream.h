@@ -1,9 +1,9 @@
-// Streams and events of the emulated device. A stream is a queue worked off in order by a thread of its own; an event
-// is a point in a stream.
+// Streams and events of the emulated device. A stream is a queue worked off in order by a thread of its own;
+// an event is a point in a stream.
 //
-// Ownership: streams live until the process ends (no destructor runs at exit, so that exit never waits for a device).
-// Thread safety: everything here may be called from any thread; the current stream is per thread. Tasks run on stream
-// threads, which never take the GIL.
+// Ownership: streams live until the process ends; parkStreams() stops them before the libraries that their
+// tasks use are torn down. Thread safety: everything here may be called from any thread; the current stream
+// is per thread. Tasks run on stream threads, which never take the GIL.
 #pragma once
 
 #include <chrono>
@@ -28,11 +28,13 @@ class Stream {
   std::int64_t id() const noexcept { return id_; }
   /// Never blocks. Throws in a forked child.
   void enqueue(Task task);
-  /// Waits until everything enqueued so far has run. Throws the first error that a task threw since the last call.
+  /// Waits until everything enqueued so far has run. Throws the first error that a task threw since the last
+  /// call.
   void synchronize();
   /// As synchronize(), but leaves errors for it.
   void drain();
   bool query();
+  bool idle();
 
  private:
   void run();
@@ -44,6 +46,7 @@ class Stream {
   std::deque<Task> tasks_;
   std::uint64_t enqueued_ = 0;
   std::uint64_t done_ = 0;
+  bool running_ = false;
   std::exception_ptr error_;
 };
 
@@ -56,6 +59,9 @@ Stream& currentStream();
 Stream& exchangeCurrentStream(Stream& stream);
 /// Waits for all streams; throws as Stream::synchronize().
 void synchronizeStreams();
+/// Starts no more tasks, for ever, and waits for running ones until they end or the time is over. For process
+/// exit.
+void parkStreams(std::chrono::milliseconds patience);
 
 /// Recording again moves the event; waits enqueued earlier keep the point they were made for.
 class Event : public std::enable_shared_from_this<Event> {

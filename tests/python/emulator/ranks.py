@@ -37,8 +37,11 @@ def _serve(pipe: Connection, vendor: str, rank: int, size: int, port: int) -> No
     kaitian_emulator.load(vendor, rank)
     server = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
     pipe.send(None)
-    for job in iter(pipe.recv, None):
-        number, module, name, arguments = job
+    while True:
+        try:
+            number, module, name, arguments = pipe.recv()
+        except EOFError:  # the tests are over
+            break
         try:
             function = getattr(importlib.import_module(module), name)
             place = Rank(rank, size, vendor, dist.PrefixStore(f"job{number}", server))
@@ -63,7 +66,7 @@ class Ranks:
         for rank, vendor in enumerate(self.vendors):
             here, there = context.Pipe()
             arguments = (there, vendor, rank, len(self.vendors), self._server.port)
-            process = context.Process(target=_serve, args=arguments, daemon=True)
+            process = context.Process(target=_serve, args=arguments)  # not a daemon: data loaders fork
             process.start()
             there.close()
             self._processes.append(process)

@@ -170,17 +170,28 @@ def test_all_to_all_takes_unequal_splits(place: Rank) -> None:
 
 @on(*ALPHAS)
 def test_coalesced_calls_take_several_tensors(place: Rank) -> None:
-    ccl = connect(place)
-    tensors = [values(place, size).to(place.vendor) for size in (3, 5)]
-    ccl.allreduce_coalesced(tensors).wait()
-    for tensor in tensors:
-        same(tensor, torch.stack(everyones(place, tensor.numel())).sum(0))
-    outputs = [torch.empty(size * place.size, device=place.vendor) for size in (3, 5)]
-    inputs = [values(place, size).to(place.vendor) for size in (3, 5)]
-    ccl.allgather_into_tensor_coalesced(outputs, inputs).wait()
-    same(outputs[1], torch.cat(everyones(place, 5)))
-    ccl.reduce_scatter_tensor_coalesced(inputs, outputs).wait()
-    same(inputs[0], place.size * values(place, 3))
+    dist.init_process_group("alphaccl", store=place.store, rank=place.rank, world_size=place.size)
+    try:
+        device, world = place.vendor, place.size
+        inputs = [values(place, size).to(device) for size in (3, 5)]
+        sums = [tensor.clone() for tensor in inputs]
+        gathered = [torch.empty(size * world, device=device) for size in (3, 5)]
+        scattered = [torch.empty(size, device=device) for size in (3, 5)]
+        with dist._coalescing_manager():
+            for tensor in sums:
+                dist.all_reduce(tensor)
+        with dist._coalescing_manager():
+            for output, tensor in zip(gathered, inputs, strict=True):
+                dist.all_gather_into_tensor(output, tensor)
+        with dist._coalescing_manager():
+            for output, tensor in zip(scattered, gathered, strict=True):
+                dist.reduce_scatter_tensor(output, tensor)
+        for number, size in enumerate((3, 5)):
+            same(sums[number], torch.stack(everyones(place, size)).sum(0))
+            same(gathered[number], torch.cat(everyones(place, size)))
+            same(scattered[number], world * values(place, size))
+    finally:
+        dist.destroy_process_group()
 
 
 @on(*ALPHAS)
