@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 version: str
@@ -42,6 +43,7 @@ class Backend:
     def set_timeout(self, timeout: timedelta) -> None: ...
     def failure(self) -> str: ...
 
+def time_all_reduce(backend: Any, tensor: torch.Tensor, calls: int) -> list[int]: ...
 def create(
     *,
     store: dist.Store,

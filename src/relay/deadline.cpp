@@ -68,6 +68,7 @@ void Engine::checkDeadlines() {
     context_->fail(expiredActivation());
     return;
   }
+  if (checkWhole(now)) return;
   for (const auto& message : messages_) {
     watch(message->deadline());
     if (now < message->deadline()) continue;
@@ -90,16 +91,31 @@ std::optional<std::pair<std::string, int>> Engine::silentRank() const {
   return std::pair(who(silent) + " has not answered for " + seconds(longest), silent);
 }
 
+bool Engine::checkWhole(host::Clock::time_point now) {
+  forgetWhole();
+  if (whole_.empty()) return false;
+  watch(whole_.front().deadline);
+  if (now < whole_.front().deadline) return false;
+  context_->fail(expired(whole_.front()));
+  return true;
+}
+
+std::vector<int> Engine::notCalled(std::uint64_t sequence) const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < layout_.worldSize(); ++rank)
+    if (rank != rank_ && context_->hosts.published(rank) <= sequence) ranks.push_back(rank);
+  return ranks;
+}
+
 /// "rank 3 (…) has called 11 operations, not this one"
-std::string Engine::notCalled(const Collective& collective, const std::vector<int>& ranks) const {
+std::string Engine::describeNotCalled(std::uint64_t sequence, const std::vector<int>& ranks) const {
   constexpr std::size_t kNamed = 4;
   std::string text;
   for (std::size_t i = 0; i < ranks.size() && i < kNamed; ++i) {
     text += (i == 0 ? "" : "; ") + who(ranks[i]);
     const std::uint64_t published = context_->hosts.published(ranks[i]);
-    text += published <= collective.signature().sequence
-                ? " has called " + std::to_string(published) + " operations, not this one"
-                : " has called it";
+    text += published <= sequence ? " has called " + std::to_string(published) + " operations, not this one"
+                                  : " has called it";
   }
   if (ranks.size() > kNamed) text += "; and " + std::to_string(ranks.size() - kNamed) + " more";
   return text;
@@ -113,7 +129,7 @@ std::string Engine::explain(const Collective& collective, int& culprit) const {
   }
   if (const auto missing = collective.notCalled(); !missing.empty()) {
     culprit = missing.front();
-    return notCalled(collective, missing);
+    return describeNotCalled(collective.signature().sequence, missing);
   }
   if (activation_.started() && !activation_.active()) return expiredActivation().message();
   if (collective.inVendorCall() && context_->vendor)
@@ -133,6 +149,26 @@ Status Engine::expired(const Collective& collective) const {
   return {Code::timeout,
           host::describe(collective.signature()) + " in " + inGroup() + " did not finish within " +
               seconds(waited) + ": " + reason + ". Hint: raise the timeout if this step is known to be slow",
+          globalRank(culprit)};
+}
+
+Status Engine::expired(const Whole& whole) const {
+  int culprit = rank_;
+  std::string reason;
+  if (const auto silent = silentRank()) {
+    culprit = silent->second;
+    reason = silent->first + "; look at its log first";
+  } else if (const auto missing = notCalled(whole.signature.sequence); !missing.empty()) {
+    culprit = missing.front();
+    reason = describeNotCalled(whole.signature.sequence, missing);
+  } else {
+    reason = who(rank_) + " waits for " + context_->vendor->name() +
+             "; all ranks have called the operation, look for a rank whose vendor library or device hangs";
+  }
+  return {Code::timeout,
+          host::describe(whole.signature) + " in " + inGroup() + " did not finish within " +
+              seconds(host::Clock::now() - whole.submitted) + ": " + reason +
+              ". Hint: raise the timeout if this step is known to be slow",
           globalRank(culprit)};
 }
 

@@ -50,7 +50,13 @@ bool Engine::takeInbox() {
     wakePending_ = false;
   }
   for (auto& item : items) item(*this);
+  if (!items.empty()) forgetWhole();
   return !items.empty();
+}
+
+/// The oldest first: what comes behind an operation in the vendor's queue is not over before it.
+void Engine::forgetWhole() {
+  while (!whole_.empty() && whole_.front().over()) whole_.pop_front();
 }
 
 bool Engine::publish() {
@@ -265,6 +271,7 @@ void Engine::finishAll(const Status& status) {
   }
   unpublished_.clear();
   notes_.clear();
+  whole_.clear();
   nextCheck_ = host::Clock::time_point::max();
 }
 

@@ -34,7 +34,8 @@ class Engine final : public Participant {
   OperationRef submit(MessageRequest request);
   void setTimeout(std::chrono::milliseconds timeout);
   Result<std::vector<Capabilities>> activate(std::chrono::milliseconds timeout);
-  std::uint64_t note(const host::Signature& signature);
+  std::uint64_t note(const host::Signature& signature, std::chrono::milliseconds timeout,
+                     std::function<bool()> over);
   Path path(const Work& work, bool onDevice) const;
   std::string capabilities() const;
   std::uint64_t sequence() const;
@@ -66,6 +67,12 @@ class Engine final : public Participant {
     Footprint footprint;
     std::vector<EventRef> events;
   };
+  /// An operation of the vendor library alone that may not have ended.
+  struct Whole {
+    host::Signature signature;
+    host::Clock::time_point submitted, deadline;
+    std::function<bool()> over;
+  };
   using Item = std::function<void(Engine&)>;  // runs on the progress thread
 
   // engine_calls.cpp
@@ -92,6 +99,7 @@ class Engine final : public Participant {
   void finishAll(const Status& status);
   bool releaseIdle();
   void closeIfIdle();
+  void forgetWhole();
   void end();
   bool busy() const { return !queue_.empty() || !running_.empty() || !messages_.empty(); }
 
@@ -101,6 +109,9 @@ class Engine final : public Participant {
   host::Clock::time_point lastProgress() const;
   Status expired(const Collective& collective) const;
   Status expired(const MessageRun& message) const;
+  Status expired(const Whole& whole) const;
+  std::vector<int> notCalled(std::uint64_t sequence) const;
+  bool checkWhole(host::Clock::time_point now);
   Status expiredActivation() const;
   std::string who(int rank) const;
   std::string whoAll(const std::vector<int>& ranks) const;
@@ -108,7 +119,7 @@ class Engine final : public Participant {
   std::string inGroup() const;
   std::optional<std::pair<std::string, int>> silentRank() const;
   std::string explain(const Collective& collective, int& culprit) const;
-  std::string notCalled(const Collective& collective, const std::vector<int>& ranks) const;
+  std::string describeNotCalled(std::uint64_t sequence, const std::vector<int>& ranks) const;
 
   ProcessImpl& process_;
   const plan::Layout layout_;
@@ -135,6 +146,7 @@ class Engine final : public Participant {
   };
   std::deque<Unpublished> unpublished_;
   std::deque<host::Signature> notes_;  // published; not all peers' are known
+  std::deque<Whole> whole_;            // in call order
   std::deque<Queued> queue_;
   std::deque<std::shared_ptr<Collective>> running_;
   std::vector<std::shared_ptr<MessageRun>> messages_;

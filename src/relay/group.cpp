@@ -22,7 +22,10 @@ class GroupHandle final : public Group {
     return engine_->activate(timeout);
   }
   std::string capabilities() const override { return engine_->capabilities(); }
-  std::uint64_t note(const host::Signature& signature) override { return engine_->note(signature); }
+  std::uint64_t note(const host::Signature& signature, std::chrono::milliseconds timeout,
+                     std::function<bool()> over) override {
+    return engine_->note(signature, timeout, std::move(over));
+  }
   Path path(plan::Kind kind, DType dtype, ReduceOp op, std::int64_t bytes, bool onDevice) const override {
     return engine_->path({kind, dtype, op, bytes}, onDevice);
   }

@@ -154,6 +154,20 @@ py::dict pathOf(Backend& backend, const std::string& kind, const std::string& dt
   return result;
 }
 
+/// Nanoseconds of each of `calls` all-reduces of any backend, called as torch calls it; for
+/// benchmarks/overhead.py.
+std::vector<std::int64_t> timeAllReduce(c10d::Backend& backend, const at::Tensor& tensor, int calls) {
+  py::gil_scoped_release nogil;
+  std::vector<std::int64_t> times;
+  Tensors tensors{tensor};
+  for (int i = 0; i < calls; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    backend.allreduce(tensors)->wait();
+    times.push_back(std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count());
+  }
+  return times;
+}
+
 }  // namespace
 }  // namespace kaitian::shim
 
@@ -187,6 +201,8 @@ PYBIND11_MODULE(_C, module) {
              py::arg("size"), py::arg("timeout"), py::arg("name"), py::arg("global_ranks"),
              py::arg("identity"), py::arg("device"), py::arg("vendor"), py::arg("options"),
              py::arg("towards"), py::arg("detail"));
+  module.def("time_all_reduce", &kaitian::shim::timeAllReduce, py::arg("backend"), py::arg("tensor"),
+             py::arg("calls"));
   backend.def("world", &kaitian::shim::worldOf)
       .def("path", &kaitian::shim::pathOf, py::kw_only(), py::arg("kind"), py::arg("dtype"), py::arg("op"),
            py::arg("bytes"), py::arg("on_device"))

@@ -103,8 +103,12 @@ WorkRef Backend::passThrough(Call& call, Tensors& inputs, Tensors& outputs,
   signature.onDevice = true;
   signature.root = call.collective.root;
   for (const auto count : call.collective.counts) signature.count += static_cast<std::uint64_t>(count);
-  const std::uint64_t sequence = group_->note(signature);
-  auto work = c10::make_intrusive<VendorWork>(getRank(), call.type, sequence, group_, device_);
+  auto work = c10::make_intrusive<VendorWork>(getRank(), call.type, group_, device_);
+  const auto over = [weak = c10::weak_intrusive_ptr<VendorWork>(work)] {
+    const auto held = weak.lock();
+    return !held || held->isCompleted();
+  };
+  work->number(group_->note(signature, timeoutOr(call.timeout), over));
   // A queued launch runs on another thread, whose current stream is not the caller's.
   const c10::Stream stream = device_->currentStream();
   auto launch = [vendor = vendor_, work, stream, whole = call.whole, in = inputs, out = outputs,

@@ -17,9 +17,12 @@ namespace kaitian::shim {
 
 class VendorWork final : public c10d::Work {
  public:
-  VendorWork(int rank, c10d::OpType type, std::uint64_t sequence, std::shared_ptr<relay::Group> group,
+  VendorWork(int rank, c10d::OpType type, std::shared_ptr<relay::Group> group,
              std::shared_ptr<TorchDevice> device)
-      : Work(rank, type), sequence_(sequence), group_(std::move(group)), device_(std::move(device)) {}
+      : Work(rank, type), group_(std::move(group)), device_(std::move(device)) {}
+
+  /// Called once, before the Work leaves the backend.
+  void number(std::uint64_t sequence) { sequence_ = sequence; }
 
   /// Launch thread, or the caller if it launched. `after`: behind work of ours that follows the child's, or
   /// null.
@@ -38,13 +41,19 @@ class VendorWork final : public c10d::Work {
   float getDuration() const override { return child()->getDuration(); }
   std::uint64_t getSequencenumber() const override { return sequence_; }
 
+  /// A weak reference of the deadline's watch must not keep tensors.
+  void release_resources() override {
+    child_.reset();
+    after_.reset();
+  }
+
  private:
   /// Blocks until the launch has run; throws what it threw.
   WorkRef child() const;
   /// The group's failure if it has one (it names rank and cause), else the library's own error.
   [[noreturn]] void rethrow(const std::exception& error) const;
 
-  const std::uint64_t sequence_;
+  std::uint64_t sequence_ = 0;
   std::shared_ptr<relay::Group> group_;
   std::shared_ptr<TorchDevice> device_;
   mutable std::condition_variable launchedCv_;

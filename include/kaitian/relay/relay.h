@@ -1,9 +1,9 @@
-// Operations over unlike devices: the path device -> host memory -> exchange -> host memory -> device, with vendor
-// calls around it. What the shim (and a C++ user) calls.
+// Operations over unlike devices: the path device -> host memory -> exchange -> host memory -> device, with
+// vendor calls around it. What the shim (and a C++ user) calls.
 //
-// Threads of a Process (docs/threads.md): progress drives exchanges and staging and never blocks; one launch thread per
-// device calls the vendor library and may block; completion threads run `done` callbacks; the monitor watches deadlines
-// and aborts what hangs.
+// Threads of a Process (docs/threads.md): progress drives exchanges and staging and never blocks; one launch
+// thread per device calls the vendor library and may block; completion threads run `done` callbacks; the
+// monitor watches deadlines and aborts what hangs.
 #pragma once
 
 #include <chrono>
@@ -21,8 +21,8 @@
 
 namespace kaitian::relay {
 
-/// One tensor of an operation on this rank: contiguous elements. `address` is a device address if the operation is on a
-/// device, else host memory.
+/// One tensor of an operation on this rank: contiguous elements. `address` is a device address if the
+/// operation is on a device, else host memory.
 struct Buffer {
   std::byte* address = nullptr;
   std::int64_t count = 0;
@@ -30,22 +30,23 @@ struct Buffer {
 
 /// A collective as this rank calls it.
 struct Request {
-  plan::Collective collective;       // allToAll with split sizes: counts empty, sends and receives set
-  std::vector<Buffer> inputs;        // empty for in-place kinds
+  plan::Collective collective;  // allToAll with split sizes: counts empty, sends and receives set
+  std::vector<Buffer> inputs;   // empty for in-place kinds
   std::vector<Buffer> outputs;
   std::vector<std::int64_t> sends, receives;
   Scale scale;
   bool onDevice = false;
-  EventRef after;                    // on the user's stream: inputs are written, outputs may be; null on the host
+  EventRef after;  // on the user's stream: inputs are written, outputs may be; null on the host
   std::chrono::milliseconds timeout{0};
-  std::shared_ptr<void> keepAlive;   // tensors behind the buffers; released when the operation no longer needs them
-  std::function<void()> done;        // on a completion thread, once, when finished (ok or not); may be empty
+  std::shared_ptr<void>
+      keepAlive;               // tensors behind the buffers; released when the operation no longer needs them
+  std::function<void()> done;  // on a completion thread, once, when finished (ok or not); may be empty
 };
 
 /// A point-to-point message as this rank calls it.
 struct MessageRequest {
   bool send = false;
-  int peer = 0;                      // or host::HostGroup::kAnySource
+  int peer = 0;  // or host::HostGroup::kAnySource
   std::uint32_t tag = 0;
   Buffer buffer;
   std::size_t elementBytes = 1;
@@ -61,8 +62,8 @@ class Operation {
  public:
   virtual ~Operation() = default;
   virtual std::uint64_t sequence() const = 0;
-  /// Everything that the host has to do is done: for host memory the result is there; for a device every copy and
-  /// vendor call is enqueued and events() tells when the result is there. Also true after a failure.
+  /// Everything that the host has to do is done: for host memory the result is there; for a device every copy
+  /// and vendor call is enqueued and events() tells when the result is there. Also true after a failure.
   virtual bool finished() const = 0;
   /// finished() and all events are past.
   virtual bool completed() const = 0;
@@ -87,26 +88,28 @@ class Process {
   virtual ~Process() = default;
   virtual std::shared_ptr<host::Listener> listener() = 0;
   virtual host::Poller& poller() = 0;
-  /// Lanes: position of a vendor launch is fixed by call order per device. Runs `task` on the launch thread of the
-  /// device, or at once on the calling thread if the lane is empty and `inlineAllowed`. Returns true if it ran inline.
+  /// Lanes: position of a vendor launch is fixed by call order per device. Runs `task` on the launch thread
+  /// of the device, or at once on the calling thread if the lane is empty and `inlineAllowed`. Returns true
+  /// if it ran inline.
   virtual bool launch(const std::string& device, bool inlineAllowed, std::function<void()> task) = 0;
   /// Runs `callback` on a completion thread.
   virtual void complete(std::function<void()> callback) = 0;
-  /// A callback that runs on a completion thread is about to wait / has waited: the pool may grow by one meanwhile.
+  /// A callback that runs on a completion thread is about to wait / has waited: the pool may grow by one
+  /// meanwhile.
   static void completionWaits(bool begins);
 };
 
 struct GroupConfig {
-  std::string name;                                 // for messages: "dp"
-  std::chrono::milliseconds timeout{30 * 60'000};   // default deadline of operations
-  std::vector<int> globalRanks;                     // for messages; empty: the same
-  std::vector<std::string> who;                     // [rank] "host a, pid 17, alpha:0" for messages
-  std::int64_t directBytes = 32 * 1024;             // up to this size every rank stages directly (no vendor call)
+  std::string name;                                // for messages: "dp"
+  std::chrono::milliseconds timeout{30 * 60'000};  // default deadline of operations
+  std::vector<int> globalRanks;                    // for messages; empty: the same
+  std::vector<std::string> who;                    // [rank] "host a, pid 17, alpha:0" for messages
+  std::int64_t directBytes = 32 * 1024;  // up to this size every rank stages directly (no vendor call)
   std::int64_t chunkBytes = 4 << 20;
   int chunksInFlight = 3;
-  bool deterministic = false;                       // relay-only for device tensors too
-  std::vector<bool> verify;                         // by island (World::verify)
-  std::string capabilities;                         // verified in an earlier group of this process, or empty
+  bool deterministic = false;  // relay-only for device tensors too
+  std::vector<bool> verify;    // by island (World::verify)
+  std::string capabilities;    // verified in an earlier group of this process, or empty
 };
 
 /// Which path an operation takes and why, for `info`, logs and traces.
@@ -117,10 +120,11 @@ struct Path {
 
 class Group {
  public:
-  /// `device` and `vendor` are null on a rank without accelerator; `vendor` also if its island has one member.
-  static std::shared_ptr<Group> create(std::shared_ptr<Process> process, std::unique_ptr<host::HostGroup> hosts,
-                                       std::shared_ptr<Device> device, std::shared_ptr<VendorLibrary> vendor,
-                                       GroupConfig config);
+  /// `device` and `vendor` are null on a rank without accelerator; `vendor` also if its island has one
+  /// member.
+  static std::shared_ptr<Group> create(std::shared_ptr<Process> process,
+                                       std::unique_ptr<host::HostGroup> hosts, std::shared_ptr<Device> device,
+                                       std::shared_ptr<VendorLibrary> vendor, GroupConfig config);
   virtual ~Group() = default;
 
   /// Queues an operation; never blocks. Arguments were checked by the caller; what only the group can know
@@ -131,13 +135,19 @@ class Group {
   /// One step for several operations that torch batches; any legal order completes.
   virtual void setTimeout(std::chrono::milliseconds timeout) = 0;
 
-  /// Capabilities of all islands of the group, once they are verified; makes communicators where needed. A collective:
-  /// every rank calls it at the same position in its order of operations. Used by the one-island pass-through.
+  /// Capabilities of all islands of the group, once they are verified; makes communicators where needed. A
+  /// collective: every rank calls it at the same position in its order of operations. Used by the one-island
+  /// pass-through.
   virtual Result<std::vector<Capabilities>> activate(std::chrono::milliseconds timeout) = 0;
-  /// Verified capabilities of the own library as text (serialize()), for later groups; empty before activation.
+  /// Verified capabilities of the own library as text (serialize()), for later groups; empty before
+  /// activation.
   virtual std::string capabilities() const = 0;
-  /// Takes a sequence number for an operation that runs in the vendor library alone; remembered for error messages.
-  virtual std::uint64_t note(const host::Signature& signature) = 0;
+  /// Takes a sequence number for an operation that runs in the vendor library alone. Its signature is
+  /// compared with the others' when they come by. `over` tells whether it has ended; the progress thread asks
+  /// it now and then, and when `timeout` (0: the group's) has passed without it the group fails, naming who
+  /// has not called the operation.
+  virtual std::uint64_t note(const host::Signature& signature, std::chrono::milliseconds timeout,
+                             std::function<bool()> over) = 0;
 
   /// Pure: the path that an operation of this kind and size would take.
   virtual Path path(plan::Kind kind, DType dtype, ReduceOp op, std::int64_t bytes, bool onDevice) const = 0;
