@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -103,7 +104,9 @@ def _evaluate(model: torch.nn.Module, images: data.Images, device: torch.device)
     counts = count_correct(model, images, device, dist.get_rank(), dist.get_world_size())
     dist.all_reduce(counts)
     correct, seen = counts.tolist()
-    mine = {"device": str(device), "hash": parameter_hash(model), "stats": _stats()}
+    # The launcher counts devices over the job; a process may see its own as number 0.
+    name = os.environ.get("KAITIAN_DEVICE", str(device))
+    mine = {"device": name, "hash": parameter_hash(model), "stats": _stats()}
     ranks: list[dict[str, Any]] = [{} for _ in range(dist.get_world_size())]
     dist.all_gather_object(ranks, mine)
     identical = len({rank["hash"] for rank in ranks}) == 1
