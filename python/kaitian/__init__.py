@@ -19,6 +19,20 @@ def _version_tuple(version: str) -> tuple[str, ...]:
     return tuple(version.split("+")[0].split(".")[:2])
 
 
+def _built_against() -> str:
+    """Return the torch version that stands in the extension's file, which need not load for that."""
+    import re
+    from importlib.machinery import EXTENSION_SUFFIXES
+    from pathlib import Path
+
+    for suffix in EXTENSION_SUFFIXES:
+        path = Path(__file__).with_name(f"_C{suffix}")
+        if path.exists():
+            found = re.search(rb"kaitian was built against torch ([^;]+);", path.read_bytes())
+            return found[1].decode() if found else "of an unknown version"
+    return "of an unknown version"
+
+
 def _load_extension() -> None:
     from importlib import import_module, metadata
 
@@ -26,8 +40,8 @@ def _load_extension() -> None:
         extension = import_module("kaitian._C")
     except ImportError as error:
         raise ImportError(
-            f"kaitian's extension does not load with torch {_torch.__version__}: {error}. It must be built against the "
-            "torch that is installed; hint: pip install --no-build-isolation --force-reinstall kaitian"
+            f"kaitian's extension does not load with torch {_torch.__version__}: {error}. It was built against torch "
+            f"{_built_against()}; hint: pip install --no-build-isolation --force-reinstall kaitian"
         ) from error
     if _version_tuple(extension.torch_version) != _version_tuple(_torch.__version__):
         raise ImportError(
@@ -42,6 +56,8 @@ from kaitian import _backend  # noqa: E402
 from kaitian._api import device, monitored_barrier, set_timeout  # noqa: E402
 from kaitian._C import Options  # noqa: E402
 from kaitian._C import version as __version__  # noqa: E402
+from kaitian._info import stats  # noqa: E402
+from kaitian._info import world_report as info  # noqa: E402
 
 
 def _register() -> None:
@@ -53,4 +69,4 @@ if _os.environ.get("KAITIAN_DEVICE"):
     device()  # a launcher told this rank its device: a missing package is an error here, not a cpu rank
 _register()
 
-__all__ = ["Options", "__version__", "device", "monitored_barrier", "set_timeout"]
+__all__ = ["Options", "__version__", "device", "info", "monitored_barrier", "set_timeout", "stats"]

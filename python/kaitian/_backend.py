@@ -19,6 +19,9 @@ from kaitian import _C, _devices, _vendors
 
 _live: weakref.WeakSet[Any] = weakref.WeakSet()
 
+#: (library, version) -> what this process found that it can do, for later groups.
+_verified: dict[tuple[str, str], str] = {}
+
 
 def register() -> None:
     """Register ``kaitian`` for cpu and this process's accelerator. Idempotent; called again when a device is loaded."""
@@ -66,7 +69,7 @@ def _create(request: Any, options: Any) -> Any:
         vendor=_row(vendor, store, timeout) if vendor is not None else None,
         options=options,
         towards=os.environ.get("MASTER_ADDR", ""),
-        detail=_debug_level() == "DETAIL",
+        detail=_is_detail(),
     )
     _live.add(backend)
     return backend
@@ -76,8 +79,9 @@ def _timedelta(timeout: Any) -> timedelta:
     return timeout if isinstance(timeout, timedelta) else timedelta(seconds=float(timeout))
 
 
-def _debug_level() -> str:
-    return os.environ.get("TORCH_DISTRIBUTED_DEBUG", "OFF").upper()
+def _is_detail() -> bool:
+    """Whether torch will put its checking wrapper around the backend."""
+    return bool(dist.get_debug_level() == dist.DebugLevel.DETAIL)
 
 
 def _row(vendor: _vendors.Vendor, store: dist.Store, timeout: timedelta) -> dict[str, Any]:
@@ -100,11 +104,12 @@ def _row(vendor: _vendors.Vendor, store: dist.Store, timeout: timedelta) -> dict
 
 
 def _identity(device: torch.device | None, vendor: _vendors.Vendor | None, options: Any) -> dict[str, Any]:
+    library = (vendor.library, vendor.version()) if vendor is not None else ("", "")
     settings = {
         "deterministic": options.deterministic,
         "chunk_bytes": options.chunk_bytes,
         "direct_bytes": options.direct_bytes,
-        "TORCH_DISTRIBUTED_DEBUG is DETAIL": _debug_level() == "DETAIL",
+        "TORCH_DISTRIBUTED_DEBUG is DETAIL": _is_detail(),
     }
     return {
         "torch": torch.__version__,
@@ -114,11 +119,24 @@ def _identity(device: torch.device | None, vendor: _vendors.Vendor | None, optio
         "device_index": _logical_index(device) if device is not None else 0,
         "vendor": vendor.vendor if vendor is not None else "",
         "model": _model(device),
-        "library": vendor.library if vendor is not None else "",
-        "library_version": vendor.version() if vendor is not None else "",
+        "library": library[0],
+        "library_version": library[1],
+        "capabilities": _known_capabilities(library),
         "settings": "; ".join(f"{key}={value}" for key, value in settings.items()),
         "memory": _memory(device),
     }
+
+
+def _known_capabilities(library: tuple[str, str]) -> str:
+    """Return what an earlier group of this process found the library to do, or an empty text.
+
+    All groups of a process use the same library: that of its one accelerator.
+    """
+    if library[0] and library not in _verified:
+        found = next(filter(None, (backend.capabilities() for backend in _live)), "")
+        if found:
+            _verified[library] = found
+    return _verified.get(library, "")
 
 
 def _boot_id() -> str:

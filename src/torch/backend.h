@@ -117,6 +117,8 @@ class Backend final : public c10d::Backend {
 
   const host::World& world() const { return world_; }
   relay::Group& group() { return *group_; }
+  const PathCounters& counters() const { return *counters_; }
+  std::string capabilities() const { return group_->capabilities(); }
   bool mixed() const { return world_.layout.islands() > 1; }
 
  private:
@@ -165,6 +167,7 @@ class Backend final : public c10d::Backend {
   std::shared_ptr<TorchDevice> device_;
   std::shared_ptr<VendorChild> vendor_;
   std::shared_ptr<relay::Group> group_;
+  const std::shared_ptr<PathCounters> counters_ = std::make_shared<PathCounters>();
 
   mutable std::mutex mutex_;
   std::chrono::milliseconds timeout_;

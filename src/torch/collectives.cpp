@@ -15,6 +15,11 @@ using plan::Kind;
   std::rethrow_exception(exceptionOf({Code::invalidArgument, message}));
 }
 
+std::uint64_t bytesOf(const Tensors& tensors) {
+  return std::accumulate(tensors.begin(), tensors.end(), std::uint64_t{0},
+                         [](std::uint64_t sum, const at::Tensor& t) { return sum + t.nbytes(); });
+}
+
 std::string sizesOf(const at::Tensor& tensor) { return c10::str(tensor.sizes()); }
 
 bool sameType(const Tensors& a, const Tensors& b) {
@@ -160,6 +165,8 @@ WorkRef Backend::run(Call call) {
   work.outputs = call.outputs;
   if (onDevice) work.device = device_;
   work.writeBack = dense.writeBack();
+  work.counters = counters_;
+  work.bytes = std::max(bytesOf(call.inputs), bytesOf(call.outputs));
   return submit(std::move(work), std::move(request));
 }
 
@@ -573,6 +580,8 @@ WorkRef Backend::message(const char* name, c10d::OpType type, Tensors& tensors, 
   if (!send) config.outputs = tensors;
   if (onDevice) config.device = device_;
   config.writeBack = dense.writeBack();
+  config.counters = counters_;
+  config.bytes = bytesOf(tensors);
   auto work = c10::make_intrusive<OperationWork>(std::move(config));
   request.done = [work] { work->finished(); };
   work->attach(group_->submit(std::move(request)));

@@ -86,6 +86,7 @@ host::Identity identityOf(const py::dict& fields) {
   identity.model = text("model");
   identity.library = text("library");
   identity.libraryVersion = text("library_version");
+  identity.capabilities = text("capabilities");
   identity.settings = text("settings");
   identity.memory = fields["memory"].cast<std::int64_t>();
   return identity;
@@ -112,6 +113,15 @@ c10::intrusive_ptr<Backend> create(c10::intrusive_ptr<c10d::Store> store, int ra
   config.detail = detail;
   return Backend::create(config);
 }
+
+void checkSize(const char* argument, std::int64_t bytes, std::int64_t least) {
+  if (bytes >= least) return;
+  throw py::value_error(std::string("argument ") + argument + ": expected at least " + std::to_string(least) +
+                        " bytes, found " + std::to_string(bytes));
+}
+
+/// kaitian/__init__.py finds it in the file when the extension does not load.
+[[gnu::used]] constexpr char kBuiltAgainst[] = "kaitian was built against torch " TORCH_VERSION ";";
 
 /// Who is where, as kaitian.info() shows it.
 py::list worldOf(const Backend& backend) {
@@ -154,6 +164,18 @@ py::dict pathOf(Backend& backend, const std::string& kind, const std::string& dt
   return result;
 }
 
+/// [(path, calls, bytes, seconds)] of this rank since the group was made.
+py::list countersOf(const Backend& backend) {
+  constexpr const char* kNames[] = {"host", "relay", "vendor"};
+  py::list rows;
+  for (int path = 0; path < PathCounters::count; ++path) {
+    const auto& counter = backend.counters().paths[path];
+    rows.append(py::make_tuple(kNames[path], counter.calls.load(), counter.bytes.load(),
+                               static_cast<double>(counter.nanoseconds.load()) * 1e-9));
+  }
+  return rows;
+}
+
 /// Nanoseconds of each of `calls` all-reduces of any backend, called as torch calls it; for
 /// benchmarks/overhead.py.
 std::vector<std::int64_t> timeAllReduce(c10d::Backend& backend, const at::Tensor& tensor, int calls) {
@@ -183,6 +205,8 @@ PYBIND11_MODULE(_C, module) {
                                                                                              "Options")
       .def(py::init(
                [](std::string host, bool deterministic, std::int64_t chunkBytes, std::int64_t directBytes) {
+                 kaitian::shim::checkSize("chunk_bytes", chunkBytes, 1);
+                 kaitian::shim::checkSize("direct_bytes", directBytes, 0);
                  auto options = c10::make_intrusive<Backend::Options>();
                  options->host = std::move(host);
                  options->deterministic = deterministic;
@@ -201,11 +225,16 @@ PYBIND11_MODULE(_C, module) {
              py::arg("size"), py::arg("timeout"), py::arg("name"), py::arg("global_ranks"),
              py::arg("identity"), py::arg("device"), py::arg("vendor"), py::arg("options"),
              py::arg("towards"), py::arg("detail"));
+  module.def("claimed_capabilities", [](const py::dict& row) {
+    return kaitian::relay::serialize(kaitian::shim::vendorOf(row).claimed);
+  });
   module.def("time_all_reduce", &kaitian::shim::timeAllReduce, py::arg("backend"), py::arg("tensor"),
              py::arg("calls"));
   backend.def("world", &kaitian::shim::worldOf)
       .def("path", &kaitian::shim::pathOf, py::kw_only(), py::arg("kind"), py::arg("dtype"), py::arg("op"),
            py::arg("bytes"), py::arg("on_device"))
+      .def("counters", &kaitian::shim::countersOf)
+      .def("capabilities", &Backend::capabilities)
       .def("traffic",
            [](Backend& self) {
              const auto traffic = self.group().traffic();

@@ -127,6 +127,9 @@ WorkRef Backend::passThrough(Call& call, Tensors& inputs, Tensors& outputs,
       work->failed(std::current_exception());
     }
   };
+  std::uint64_t bytes = 0;
+  for (const auto& tensor : inputs.empty() ? outputs : inputs) bytes += tensor.nbytes();
+  counters_->paths[PathCounters::vendor].add(bytes, std::chrono::nanoseconds(0));
   process_->launch(device_->name(), /*inlineAllowed=*/true, std::move(launch));
   return deliver(work);
 }

@@ -22,6 +22,8 @@ OperationWork::OperationWork(Config config)
       device_(std::move(config.device)),
       writeBack_(std::move(config.writeBack)),
       writesBack_(static_cast<bool>(writeBack_)),
+      counters_(std::move(config.counters)),
+      bytes_(config.bytes),
       future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
                                                        devicesOf(device_))),
       started_(host::Clock::now()),
@@ -75,6 +77,9 @@ void OperationWork::finished() {
     if (recordFunctionEndCallback_) std::exchange(recordFunctionEndCallback_, nullptr)();
   }
   cv_.notify_all();
+  if (counters_)
+    counters_->paths[device_ ? PathCounters::relay : PathCounters::host].add(bytes_,
+                                                                             host::Clock::now() - started_);
   if (error)
     future_->setError(error);
   else

@@ -6,6 +6,7 @@
 
 #include <c10/core/Stream.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -16,6 +17,26 @@
 #include "torch/values.h"
 
 namespace kaitian::shim {
+
+/// What went which way since the group was made. Thread safety: any thread.
+struct PathCounters {
+  enum Path {
+    host,
+    relay,
+    vendor,
+    count
+  };  // CPU tensors; device tensors across islands; one vendor library alone
+  struct Counter {
+    std::atomic<std::uint64_t> calls{0}, bytes{0},
+        nanoseconds{0};  // relaxed: statistics, no order with anything
+    void add(std::uint64_t size, std::chrono::nanoseconds time) {
+      calls.fetch_add(1, std::memory_order_relaxed);
+      bytes.fetch_add(size, std::memory_order_relaxed);
+      nanoseconds.fetch_add(static_cast<std::uint64_t>(time.count()), std::memory_order_relaxed);
+    }
+  };
+  Counter paths[count];
+};
 
 /// Work of an operation that the relay carries.
 class OperationWork final : public c10d::Work {
@@ -28,6 +49,8 @@ class OperationWork final : public c10d::Work {
     Tensors outputs;                      // value of the future and result()
     std::shared_ptr<TorchDevice> device;  // null: host tensors
     std::function<void()> writeBack;      // copies staged outputs to strided ones; may be empty
+    std::shared_ptr<PathCounters> counters;
+    std::uint64_t bytes = 0;
   };
   explicit OperationWork(Config config);
 
@@ -61,6 +84,8 @@ class OperationWork final : public c10d::Work {
   std::shared_ptr<TorchDevice> device_;
   std::function<void()> writeBack_;
   const bool writesBack_;
+  std::shared_ptr<PathCounters> counters_;
+  const std::uint64_t bytes_;
   relay::EventRef written_;  // behind the write-back; guarded by mutex_
   c10::intrusive_ptr<c10::ivalue::Future> future_;
   const host::Clock::time_point started_;
