@@ -76,6 +76,12 @@ bool Engine::publish() {
 }
 
 bool Engine::work() {
+  if (context_->vendor) {
+    if (const Status failure = context_->vendor->failure(); !failure.ok()) {
+      context_->fail({Code::vendor, who(rank_) + ": " + failure.message(), globalRank(rank_)});
+      return true;
+    }
+  }
   bool moved = compareNotes();
   using Step = Result<bool> (Engine::*)();
   for (const Step step : {&Engine::compare, &Engine::planNext, &Engine::advance, &Engine::advanceMessages}) {
@@ -251,7 +257,7 @@ void Engine::fail() {
     std::lock_guard<std::mutex> lock(mutex_);
     poison_ = status;
   }
-  if (context_->vendor) process_.monitor().run([context = context_] { context->vendor->abort(); });
+  if (context_->vendor) process_.monitor().run([vendor = context_->vendor] { vendor->abort(); });
   finishAll(status);
 }
 

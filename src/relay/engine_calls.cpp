@@ -182,7 +182,7 @@ void Engine::abort(const std::string& reason) {
   if (closed_ || !poison_.ok()) return;
   poison_ = Status(Code::aborted, who(rank_) + " aborted " + inGroup() + ": " + reason, globalRank(rank_));
   // The launch thread may hang in a vendor call; it must not wait until the progress thread comes by.
-  if (context_->vendor) process_.monitor().run([context = context_] { context->vendor->abort(); });
+  if (context_->vendor) process_.monitor().run([vendor = context_->vendor] { vendor->abort(); });
   push([status = poison_](Engine& engine) { engine.context_->fail(status); }, true);
 }
 

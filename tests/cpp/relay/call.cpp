@@ -303,9 +303,14 @@ OperationRef Call::submit(Group& group, std::chrono::milliseconds timeout) {
   request.onDevice = onDevice_;
   request.timeout = timeout;
   if (onDevice_) {
-    for (const auto* tensors : {&inputs_, &outputs_})
-      for (const auto& tensor : *tensors)
-        if (!tensor.isView) rank_.device->write(tensor.address, tensor.before);
+    auto blocks = std::make_shared<std::vector<BlockRef>>();
+    for (const auto* tensors : {&inputs_, &outputs_}) {
+      for (const auto& tensor : *tensors) {
+        blocks->push_back(tensor.block);
+        if (!tensor.isView) rank_.device->write(tensor.address, tensor.before, tensor.block);
+      }
+    }
+    request.keepAlive = blocks;
     request.after = rank_.device->record();
   }
   operation_ = group.submit(std::move(request));

@@ -169,8 +169,8 @@ Result<EventRef> FakeDevice::copyLocal(std::span<const MemoryCopy> copies, std::
   });
 }
 
-EventRef FakeDevice::write(std::byte* to, std::vector<std::byte> bytes) {
-  return enqueue(Queue::user, {}, [this, to, bytes = std::move(bytes)] {
+EventRef FakeDevice::write(std::byte* to, std::vector<std::byte> bytes, BlockRef keepAlive) {
+  return enqueue(Queue::user, {}, [this, to, bytes = std::move(bytes), keepAlive = std::move(keepAlive)] {
     if (options_.userDelay.count() > 0) std::this_thread::sleep_for(options_.userDelay);
     if (std::byte* memory = real(to, bytes.size()); memory != nullptr && !bytes.empty())
       std::memcpy(memory, bytes.data(), bytes.size());

@@ -68,7 +68,7 @@ class FakeDevice final : public Device, public std::enable_shared_from_this<Fake
   /// Runs `work` in a queue, behind its earlier work and `after`.
   EventRef enqueue(Queue queue, std::span<const EventRef> after, std::function<void()> work);
   /// The user's stream.
-  EventRef write(std::byte* to, std::vector<std::byte> bytes);
+  EventRef write(std::byte* to, std::vector<std::byte> bytes, BlockRef keepAlive);
   EventRef record();
   /// Waits for `after` on the user's stream, then reads.
   std::vector<std::byte> read(const std::byte* from, std::size_t bytes, const std::vector<EventRef>& after);

@@ -21,7 +21,8 @@ class Parcel {
     const auto content = send ? bytes_ : std::vector<std::byte>(bytes, std::byte{0xEE});
     if (request.onDevice) {
       block_ = rank.device->allocateDevice(std::max<std::size_t>(bytes, 1)).value();
-      rank.device->write(block_->data(), content);
+      rank.device->write(block_->data(), content, block_);
+      request.keepAlive = block_;
       request.after = rank.device->record();
       request.buffer = {block_->data(), static_cast<std::int64_t>(bytes)};
     } else {
@@ -126,7 +127,7 @@ TEST(Overlap, OfTwoOperationsOnOneBuffer_RunsThemInCallOrder) {
     const std::size_t bytes = kCount * sizeof(float);
     if (rank.device) {
       block = rank.device->allocateDevice(bytes).value();
-      rank.device->write(block->data(), std::vector<std::byte>(address, address + bytes));
+      rank.device->write(block->data(), std::vector<std::byte>(address, address + bytes), block);
       address = block->data();
     }
     OperationRef last;
