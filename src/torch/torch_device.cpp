@@ -42,6 +42,7 @@ void blockStream(const c10::Stream& stream, std::span<const relay::EventRef> eve
 
 TorchDevice::TorchDevice(c10::Device device)
     : device_(device),
+      name_(device.str()),
       vendor_(pooled(device)),
       out_(pooled(device)),
       in_(pooled(device)),

@@ -17,7 +17,7 @@
 namespace kaitian::shim {
 
 /// A torch event that was recorded once. Thread safety: any thread.
-class TorchEvent final : public relay::Event {
+class TorchEvent : public relay::Event {
  public:
   /// Records on `stream`.
   explicit TorchEvent(const c10::Stream& stream) : event_(stream.device_type()) { event_.record(stream); }
@@ -37,7 +37,7 @@ class TorchDevice final : public relay::Device {
   /// The one for `device` in this process. REQUIRES: device has an index and is no CPU.
   static std::shared_ptr<TorchDevice> of(c10::Device device);
 
-  std::string name() const override { return device_.str(); }
+  std::string name() const override { return name_; }
   Result<relay::BlockRef> allocateHost(std::size_t bytes) override;
   Result<relay::BlockRef> allocateDevice(std::size_t bytes) override;
   Result<relay::EventRef> copyOut(std::span<const relay::MemoryCopy> copies,
@@ -63,7 +63,8 @@ class TorchDevice final : public relay::Device {
                                std::span<const relay::MemoryCopy> copies,
                                std::span<const relay::EventRef> after);
 
-  c10::Device device_;
+  const c10::Device device_;
+  const std::string name_;
   c10::Stream vendor_, out_, in_, done_;
 };
 

@@ -6,6 +6,48 @@
 #include "kaitian/relay/verify.h"
 
 namespace kaitian::shim {
+namespace {
+
+/// Behind a vendor call; when it is past, the call's Work knows whether it went well.
+class VendorEvent final : public TorchEvent {
+ public:
+  VendorEvent(const c10::Stream& stream, WorkRef work, std::shared_ptr<Trouble> trouble, std::string who)
+      : TorchEvent(stream), work_(std::move(work)), trouble_(std::move(trouble)), who_(std::move(who)) {}
+  bool query() override {
+    if (!TorchEvent::query()) return false;
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (const WorkRef work = std::exchange(work_, WorkRef()))
+      if (auto error = work->exception()) trouble_->note(std::move(error), who_);
+    return true;
+  }
+
+ private:
+  std::mutex mutex_;
+  WorkRef work_;  // guarded by mutex_
+  const std::shared_ptr<Trouble> trouble_;
+  const std::string who_;
+};
+
+}  // namespace
+
+void Trouble::note(std::exception_ptr error, const std::string& who) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!status_.ok()) return;
+  try {
+    std::rethrow_exception(std::move(error));
+  } catch (const std::exception& thrown) {
+    status_ = {Code::vendor, who + ": " + thrown.what()};
+  } catch (...) {
+    status_ = {Code::vendor, who + ": unknown failure"};
+  }
+  any_.store(true, std::memory_order_release);
+}
+
+Status Trouble::status() const {
+  if (!any_.load(std::memory_order_acquire)) return {};
+  std::lock_guard<std::mutex> lock(mutex_);
+  return status_;
+}
 
 ChildRef VendorChild::child() const {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -42,9 +84,10 @@ Result<relay::EventRef> VendorChild::call(const relay::VendorCall& call,
     at::NoGradGuard noGrad;
     at::AutoDispatchBelowADInplaceOrView below;
     blockStream(stream, after);
-    if (const WorkRef work = issue(*child, call))
-      work->wait();  // orders the stream; a synchronous library is done here
-    return relay::EventRef(std::make_shared<TorchEvent>(stream));
+    WorkRef work = issue(*child, call);
+    if (work) work->wait();  // orders the stream; a synchronous library is done here
+    return relay::EventRef(std::make_shared<VendorEvent>(stream, std::move(work), trouble_,
+                                                         config_.name + " on " + config_.device->name()));
   } catch (const std::exception& error) {
     return Status(Code::vendor, config_.name + " on " + config_.device->name() + ": " + error.what());
   }

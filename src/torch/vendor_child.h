@@ -5,6 +5,7 @@
 // close(). Thread safety: as relay::VendorLibrary says. connect() takes the GIL for the creator.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -17,6 +18,18 @@
 namespace kaitian::shim {
 
 using ChildRef = c10::intrusive_ptr<c10d::Backend>;
+
+/// The first failure that a library reported after a call had returned. Thread safety: any thread.
+class Trouble {
+ public:
+  void note(std::exception_ptr error, const std::string& who);
+  Status status() const;
+
+ private:
+  std::atomic<bool> any_{false};  // publishes status_ to readers that see it set
+  mutable std::mutex mutex_;
+  Status status_;
+};
 
 class VendorChild final : public relay::VendorLibrary {
  public:
@@ -36,6 +49,7 @@ class VendorChild final : public relay::VendorLibrary {
   Result<relay::EventRef> call(const relay::VendorCall& call,
                                std::span<const relay::EventRef> after) override;
   void abort() override;
+  Status failure() const override { return trouble_->status(); }
   /// Orderly end of the communicator. Idempotent.
   void close();
 
@@ -47,6 +61,7 @@ class VendorChild final : public relay::VendorLibrary {
   WorkRef issueMessages(c10d::Backend& child, const relay::VendorCall& call);
 
   Config config_;
+  const std::shared_ptr<Trouble> trouble_ = std::make_shared<Trouble>();
   mutable std::mutex mutex_;
   ChildRef child_;
   bool aborted_ = false;

@@ -109,12 +109,17 @@ WorkRef Backend::passThrough(Call& call, Tensors& inputs, Tensors& outputs,
     return !held || held->isCompleted();
   };
   work->number(group_->note(signature, timeoutOr(call.timeout), over));
+  std::uint64_t bytes = 0;
+  for (const auto& tensor : inputs.empty() ? outputs : inputs) bytes += tensor.nbytes();
+  counters_->paths[PathCounters::vendor].add(bytes, std::chrono::nanoseconds(0));
   // A queued launch runs on another thread, whose current stream is not the caller's.
   const c10::Stream stream = device_->currentStream();
-  auto launch = [vendor = vendor_, work, stream, whole = call.whole, in = inputs, out = outputs,
+  auto launch = [vendor = vendor_, work, stream, caller = std::this_thread::get_id(),
+                 whole = std::move(call.whole), in = std::move(inputs), out = std::move(outputs),
                  writeBack]() mutable {
     try {
-      c10::StreamGuard guard(stream);
+      std::optional<c10::StreamGuard> guard;
+      if (std::this_thread::get_id() != caller) guard.emplace(stream);
       WorkRef child = whole(*vendor->child(), in, out);
       relay::EventRef after;
       if (writeBack) {
@@ -127,9 +132,6 @@ WorkRef Backend::passThrough(Call& call, Tensors& inputs, Tensors& outputs,
       work->failed(std::current_exception());
     }
   };
-  std::uint64_t bytes = 0;
-  for (const auto& tensor : inputs.empty() ? outputs : inputs) bytes += tensor.nbytes();
-  counters_->paths[PathCounters::vendor].add(bytes, std::chrono::nanoseconds(0));
   process_->launch(device_->name(), /*inlineAllowed=*/true, std::move(launch));
   return deliver(work);
 }

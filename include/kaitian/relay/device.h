@@ -1,12 +1,12 @@
-// The only door to devices: what the relay needs of an accelerator and of its vendor library. src/torch implements it
-// with torch's streams, events and c10d backends; tests implement it in memory.
+// The only door to devices: what the relay needs of an accelerator and of its vendor library. src/torch
+// implements it with torch's streams, events and c10d backends; tests implement it in memory.
 //
 // Addresses are device addresses: the relay does arithmetic on them and never reads through them.
 //
-// Queues: a device works off three queues of kaitian's own, beside those of the user: `vendor` for vendor calls and
-// device-local copies, `out` for copies to the host, `in` for copies to the device. Work in one queue runs in order;
-// between queues, and after the user's work, order comes from events alone. Nothing is ever enqueued that waits for
-// the host.
+// Queues: a device works off three queues of kaitian's own, beside those of the user: `vendor` for vendor
+// calls and device-local copies, `out` for copies to the host, `in` for copies to the device. Work in one
+// queue runs in order; between queues, and after the user's work, order comes from events alone. Nothing is
+// ever enqueued that waits for the host.
 #pragma once
 
 #include <cstddef>
@@ -32,8 +32,8 @@ class Event {
 };
 using EventRef = std::shared_ptr<Event>;
 
-/// Memory that a device (or the host) owns; freed with the last reference. The relay keeps blocks until the events of
-/// their last use are past.
+/// Memory that a device (or the host) owns; freed with the last reference. The relay keeps blocks until the
+/// events of their last use are past.
 class Block {
  public:
   virtual ~Block() = default;
@@ -48,8 +48,8 @@ struct MemoryCopy {
   std::size_t bytes = 0;
 };
 
-/// Thread safety: copies come from the progress thread, allocations from any thread. Nothing blocks and nothing takes
-/// the GIL.
+/// Thread safety: copies come from the progress thread, allocations from any thread. Nothing blocks and
+/// nothing takes the GIL.
 class Device {
  public:
   virtual ~Device() = default;
@@ -89,13 +89,13 @@ struct VendorCall {
   std::vector<VendorMessage> messages;
 };
 
-/// What a vendor library can do, from the data table and then from verification. `reduce[op]` has bit d set if the op
-/// works for dtype d.
+/// What a vendor library can do, from the data table and then from verification. `reduce[op]` has bit d set
+/// if the op works for dtype d.
 struct Capabilities {
   std::uint32_t reduce[kReduceOpCount] = {};
-  std::uint32_t move = 0;   // bit d: dtype can be moved
+  std::uint32_t move = 0;  // bit d: dtype can be moved
   bool pointToPoint = false;
-  bool synchronous = false; // its calls return only when the work is done
+  bool synchronous = false;  // its calls return only when the work is done
 
   bool canReduce(ReduceOp op, DType dtype) const noexcept {
     return (reduce[static_cast<int>(op)] >> static_cast<int>(dtype) & 1U) != 0;
@@ -112,8 +112,8 @@ Result<Capabilities> parseCapabilities(std::string_view text);
 Capabilities common(const Capabilities& a, const Capabilities& b) noexcept;
 
 /// The vendor's communicator of one island in one group.
-/// Thread safety: connect(), verify() and call() come from the launch thread of the device and may block; abort() comes
-/// from any thread and makes a blocked call return.
+/// Thread safety: connect(), verify() and call() come from the launch thread of the device and may block;
+/// abort() comes from any thread and makes a blocked call return.
 class VendorLibrary {
  public:
   virtual ~VendorLibrary() = default;
@@ -122,11 +122,15 @@ class VendorLibrary {
   virtual Capabilities claimed() const = 0;
   /// Makes the communicator. A collective of the island; may take the GIL.
   virtual Status connect() = 0;
-  /// Tries each claimed reduction on a few elements and removes what is wrong or refused. A collective of the island.
+  /// Tries each claimed reduction on a few elements and removes what is wrong or refused. A collective of the
+  /// island.
   virtual Result<Capabilities> verify() = 0;
   /// Queue `vendor`: waits for all of `after`, then runs the call. The event is behind it.
   virtual Result<EventRef> call(const VendorCall& call, std::span<const EventRef> after) = 0;
   virtual void abort() = 0;
+  /// A failure that the library noticed after the call had returned, or ok. Known at the latest when the
+  /// event of the call is past. Any thread; never blocks.
+  virtual Status failure() const { return {}; }
 };
 
 }  // namespace kaitian::relay
