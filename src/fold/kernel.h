@@ -79,7 +79,9 @@ void store(std::byte* __restrict out, const typename Element::Accumulator* __res
 
 template <typename Accumulator>
 void divide(Accumulator* tile, std::int64_t count, int divisor) noexcept {
-  for (std::int64_t i = 0; i < count; ++i) tile[i] /= static_cast<Accumulator>(divisor);
+  for (std::int64_t i = 0; i < count; ++i) {
+    tile[i] = static_cast<Accumulator>(tile[i] / static_cast<Accumulator>(divisor));
+  }
 }
 
 /// Folds one tile of an input into `tile`, or starts the tile with it.
