@@ -34,8 +34,8 @@ lint: install
 
 format: $(STAMPS)/venv
 	git ls-files $(CPP) | grep -E '\.(cpp|h)$$' | xargs $(VENV)/bin/clang-format -i
-	$(VENV)/bin/ruff format python emulator tests examples
-	$(VENV)/bin/ruff check --fix python emulator tests examples
+	$(VENV)/bin/ruff format python emulator tests examples benchmarks
+	$(VENV)/bin/ruff check --fix python emulator tests examples benchmarks
 
 bench: install $(STAMPS)/packages
 	cmake --preset bench && cmake --build --preset bench

@@ -4,8 +4,8 @@ set -eu
 venv=.venv/bin
 git ls-files include src tests benchmarks emulator/src | grep -E '\.(cpp|h)$' |
   xargs $venv/clang-format --dry-run --Werror || { echo "hint: make format"; exit 1; }
-$venv/ruff format --check python emulator tests examples || { echo "hint: make format"; exit 1; }
-$venv/ruff check python emulator tests examples
+$venv/ruff format --check python emulator tests examples benchmarks || { echo "hint: make format"; exit 1; }
+$venv/ruff check python emulator tests examples benchmarks
 $venv/mypy
 cmake --preset tidy >/dev/null
 cmake --build --preset tidy

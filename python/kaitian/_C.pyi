@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 
 version: str
 torch_version: str
@@ -49,7 +49,7 @@ def claimed_capabilities(row: Mapping[str, Any]) -> str: ...
 def time_all_reduce(backend: Any, tensor: torch.Tensor, calls: int) -> list[int]: ...
 def create(
     *,
-    store: dist.Store,
+    store: Store,
     rank: int,
     size: int,
     timeout: timedelta,

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import DebugLevel, PrefixStore, Store, get_debug_level
 
 from kaitian import _C, _devices, _vendors
 
@@ -55,7 +56,7 @@ def _create(request: Any, options: Any) -> Any:
     accelerator = local_accelerator()
     vendor = _vendors.vendor_of(accelerator) if accelerator is not None else None
     name = str(request.group_id) or "default"
-    store = dist.PrefixStore("kaitian/", getattr(request.store, "underlying_store", request.store))
+    store = PrefixStore("kaitian/", getattr(request.store, "underlying_store", request.store))
     timeout = _timedelta(request.timeout)
     backend = _C.create(
         store=store,
@@ -81,16 +82,16 @@ def _timedelta(timeout: Any) -> timedelta:
 
 def _is_detail() -> bool:
     """Whether torch will put its checking wrapper around the backend."""
-    return bool(dist.get_debug_level() == dist.DebugLevel.DETAIL)
+    return bool(get_debug_level() == DebugLevel.DETAIL)
 
 
-def _row(vendor: _vendors.Vendor, store: dist.Store, timeout: timedelta) -> dict[str, Any]:
+def _row(vendor: _vendors.Vendor, store: Store, timeout: timedelta) -> dict[str, Any]:
     """What the extension needs of a row, with a creator for the communicator of one island."""
     # A margin, so that kaitian's own deadline, which names the rank, comes before the library's.
     patience = timeout + timedelta(seconds=30)
 
     def create(island: int, rank: int, size: int) -> Any:
-        return vendor.create(dist.PrefixStore(f"{vendor.library}/{island}/", store), rank, size, patience)
+        return vendor.create(PrefixStore(f"{vendor.library}/{island}/", store), rank, size, patience)
 
     return {
         "moves": list(vendor.moves),

@@ -1,4 +1,4 @@
-"""What a process group looks like from inside: hosts, islands, and the path that each collective takes, with the reason."""
+"""What a process group looks like from inside: hosts, islands, and the path of each collective with the reason."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ def world_report(group: dist.ProcessGroup | None = None) -> World:
         hosts=_hosts(ranks),
         islands=_islands(ranks),
         ranks=[
-            RankFacts(
-                rank=r["rank"], host=r["host"], device=r["device"], island=r["island"] if r["library"] else None
-            )
+            RankFacts(rank=r["rank"], host=r["host"], device=r["device"], island=r["island"] if r["library"] else None)
             for r in ranks
         ],
         paths=_paths(backend, ranks),

@@ -7,7 +7,6 @@ turn out wrong are dropped on all ranks alike.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -15,6 +14,8 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store
+from torch.distributed import distributed_c10d
 
 FLOATS = ("float32", "float64")
 HALVES = ("float16", "bfloat16")
@@ -29,7 +30,7 @@ USUAL = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "g
 class Creator(Protocol):
     """Makes a communicator: ``(store, rank, size, timeout) -> Backend``."""
 
-    def __call__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any: ...
+    def __call__(self, store: Store, rank: int, size: int, timeout: timedelta) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -54,22 +55,22 @@ class Vendor:
     applies: Callable[[], bool] = lambda: True
     version: Callable[[], str] = lambda: ""
 
-    def create(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
+    def create(self, store: Store, rank: int, size: int, timeout: timedelta) -> Any:
         """Make a communicator of ``size`` members, of which this process is number ``rank``."""
         return create_by_name(self.library, store, rank, size, timeout)
 
 
-def create_by_name(name: str, store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
+def create_by_name(name: str, store: Store, rank: int, size: int, timeout: timedelta) -> Any:
     """Make the c10d backend ``name``: one that a package registered, or one that is built into torch."""
     plugin = dist.Backend._plugins.get(name.upper())
     if plugin is not None:
         if not plugin.extended_api:
             return plugin.creator_fn(store, rank, size, timeout)
-        request = dist.distributed_c10d._DistributedBackendOptions()
+        request = distributed_c10d._DistributedBackendOptions()  # type: ignore[attr-defined]
         request.store = store
         request.group_rank = rank
         request.group_size = size
-        request.timeout = timeout  # type: ignore[assignment]  # torch's stub says float
+        request.timeout = timeout
         request.group_id = f"kaitian_{name}"
         request.global_ranks_in_group = []
         return plugin.creator_fn(request, None)
@@ -82,7 +83,7 @@ def create_by_name(name: str, store: dist.Store, rank: int, size: int, timeout: 
 
 
 def _usual_reductions(*, average: bool = True, premul: bool = True) -> dict[str, tuple[str, ...]]:
-    numbers = (*FLOATS, *HALVES, *INTEGERS)
+    numbers: tuple[str, ...] = (*FLOATS, *HALVES, *INTEGERS)
     rows = dict.fromkeys(("SUM", "PRODUCT", "MIN", "MAX"), numbers)
     if average:
         rows["AVG"] = (*FLOATS, *HALVES)
@@ -148,8 +149,3 @@ def vendor_of(device: torch.device) -> Vendor | None:
         if row.device == device.type and row.applies():
             return row
     return None
-
-
-def loaded(package: str) -> bool:
-    """Whether a package has been imported."""
-    return package in sys.modules

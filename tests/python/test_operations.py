@@ -18,16 +18,27 @@ LAYOUTS = {
 
 
 def _print_table(title: str, tables: list[dict[tuple[str, str, str], str]]) -> None:
-    print(f"\n{title}: cells by operation (columns: dtype class; letters: " + ", ".join(cells.MODES) + ")")
+    modes = ", ".join(cells.MODES)
+    print(f"\n{title}: cells by operation (columns: dtype class; letters: {modes})")
     print(f"{'':26}" + "".join(f"{kind:>10}" for kind in cells.CLASSES))
     for name in cells.OPERATIONS:
-        row = ""
-        for kind in cells.CLASSES:
-            outcomes = [tables[0].get((name, kind, mode), "") for mode in cells.MODES]
-            row += f"{'-' if outcomes[0] == 'not defined' else ''.join('.' if o.startswith('ok') else '?' for o in outcomes):>10}"
+        row = "".join(f"{_letters(tables, name, kind):>10}" for kind in cells.CLASSES)
         print(f"{name:26}{row}")
-    print("'.': right on all ranks; '-': not defined for the dtype. A cpu rank has no streams: in its side-stream cells it "
-          "takes part from the host.")
+    print(
+        "'.': right on all ranks; '-': not defined for the dtype; 's': right, and cpu ranks, which have no streams, take "
+        "part from the host"
+    )
+
+
+def _letters(tables: list[dict[tuple[str, str, str], str]], name: str, kind: str) -> str:
+    """One letter per mode."""
+    letters = ""
+    for mode in cells.MODES:
+        outcomes = {table.get((name, kind, mode), "") for table in tables}
+        if outcomes == {"not defined"}:
+            return "-"
+        letters += "." if outcomes == {"ok"} else "s" if all(o.startswith("ok") for o in outcomes) else "?"
+    return letters
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())

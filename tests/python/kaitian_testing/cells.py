@@ -1,7 +1,7 @@
 """The table of operation x dtype class x mode: what each rank runs for one cell, and what must come out.
 
-Values are small integers, so that every reduction is exact in every dtype and in any order: results are compared bit for
-bit. An operation is a generator: it makes its inputs, issues the call, yields the Work, and checks after the wait.
+Values are small integers, so that every reduction is exact in every dtype and in any order: results are compared bit
+for bit. An operation is a generator: it makes its inputs, issues the call, yields the Work, and checks after the wait.
 """
 
 from __future__ import annotations
@@ -190,7 +190,10 @@ def reduce(c: Cell) -> Steps:
     root = c.size - 1
     x = c.give(c.rank, c.n)
     yield dist.reduce(x, dst=root, async_op=c.asynchronous)
-    c.expect(x, folded(dist.ReduceOp.SUM, [c.value(r, c.n) for r in range(c.size)]) if c.rank == root else c.value(c.rank, c.n))
+    c.expect(
+        x,
+        folded(dist.ReduceOp.SUM, [c.value(r, c.n) for r in range(c.size)]) if c.rank == root else c.value(c.rank, c.n),
+    )
 
 
 def all_gather(c: Cell) -> Steps:

@@ -143,8 +143,7 @@ class Pool:
             key = f"job{next(self._numbers)}/"
             deadline = time.monotonic() + timeout
             jobs = [
-                Job(r, tuple(layout), tuple(hosts), key, self._store.port, timeout, options)
-                for r in range(len(layout))
+                Job(r, tuple(layout), tuple(hosts), key, self._store.port, timeout, options) for r in range(len(layout))
             ]
             for job, worker in zip(jobs, workers, strict=True):
                 worker.start(job, function, args)
