@@ -36,17 +36,18 @@ ExchangeEngine::ExchangeEngine(Options options, std::function<void(const Status&
 
 Result<std::shared_ptr<Exchange>> ExchangeEngine::start(ExchangeRequest request) {
   if (Status s = checkRequest(request, options_.rank); !s.ok()) return s;
-  Result<Schedule> schedule = makeSchedule(*request.plan, options_.layout, sizeOf(request.dtype), options_.cutting,
-                                           request.sequence + request.chunk);
+  Result<Schedule> schedule = makeSchedule(*request.plan, options_.layout, sizeOf(request.dtype),
+                                           options_.cutting, request.sequence + request.chunk);
   if (!schedule.ok()) return schedule.status();
-  auto exchange = std::make_shared<ExchangeState>(*this, std::move(request), std::move(schedule).value(),
-                                                  options_.rank);
+  auto exchange =
+      std::make_shared<ExchangeState>(*this, std::move(request), std::move(schedule).value(), options_.rank);
   open_.push_back(exchange);
   lay(*exchange);
   return std::shared_ptr<Exchange>(exchange);
 }
 
-// ---- laying out the items of an exchange, in ticket order -----------------------------------------------------------
+// ---- laying out the items of an exchange, in ticket order
+// -----------------------------------------------------------
 
 void ExchangeEngine::lay(ExchangeState& exchange) {
   const bool moves = exchange.plan().fold == ReduceOp::none;
@@ -72,7 +73,8 @@ void ExchangeEngine::layCombined(ExchangeState& exchange, std::uint32_t u) {
   std::uint32_t guarded = kNone;
   if (take != nullptr) {
     const std::uint32_t combine = addCombine(exchange, u, *take);
-    if (give != nullptr && exchange.giveAddress(unit, *give) == exchange.takeAddress(unit, *take)) guarded = combine;
+    if (give != nullptr && exchange.giveAddress(unit, *give) == exchange.takeAddress(unit, *take))
+      guarded = combine;
   }
   if (give == nullptr) return;
   for (const Share& to : piece.takers) {
@@ -101,7 +103,8 @@ void ExchangeEngine::layOwned(ExchangeState& exchange, std::uint32_t u) {
   }
 }
 
-void ExchangeEngine::layDirect(ExchangeState& exchange, std::uint32_t u, Phase phase, int from, const Share& take) {
+void ExchangeEngine::layDirect(ExchangeState& exchange, std::uint32_t u, Phase phase, int from,
+                               const Share& take) {
   const Unit& unit = exchange.unit(u);
   InItem item;
   item.ticket = exchange.ticket(u);
@@ -180,7 +183,8 @@ std::uint64_t ExchangeEngine::expect(ExchangeState& exchange, int from, Phase ph
   return ordinal;
 }
 
-// ---- combining ------------------------------------------------------------------------------------------------------
+// ---- combining
+// ------------------------------------------------------------------------------------------------------
 
 void ExchangeEngine::offer(ExchangeState& exchange, std::uint32_t index) {
   Combine& combine = exchange.combines_[index];
@@ -232,7 +236,8 @@ void ExchangeEngine::settle(ExchangeState& exchange) {
   std::erase_if(open_, [&](const auto& open) { return open.get() == &exchange; });
 }
 
-// ---- state ----------------------------------------------------------------------------------------------------------
+// ---- state
+// ----------------------------------------------------------------------------------------------------------
 
 bool ExchangeEngine::needs(int rank) const {
   for (std::size_t p = 0; p < kPhases; ++p) {

@@ -1,9 +1,9 @@
-// The exchange engine of one rank: turns exchanges into units in ticketed streams, combines what has arrived and
-// writes it to the takes. It moves nothing itself: a carrier (the TCP connections; shared memory later) pulls units
-// with nextUnit() and delivers them with unitPlace() and unitArrived().
+// The exchange engine of one rank: turns exchanges into units in ticketed streams, combines what has arrived
+// and writes it to the takes. It moves nothing itself: a carrier (the TCP connections; shared memory later)
+// pulls units with nextUnit() and delivers them with unitPlace() and unitArrived().
 //
-// Ownership: keeps an exchange until it is done; gives and takes belong to the caller of the group. A handle may
-// outlive the engine and is inert then. Thread safety: none.
+// Ownership: keeps an exchange until it is done; gives and takes belong to the caller of the group. A handle
+// may outlive the engine and is inert then. Thread safety: none.
 //
 // Errors are returned as Status and leave the engine as it is; the group then fails and calls drop().
 #pragma once
@@ -84,7 +84,9 @@ class ExchangeEngine {
     InStream in[kPhases];
   };
 
-  OutStream& out(int peer, Phase p) { return peers_[static_cast<std::size_t>(peer)].out[static_cast<int>(p)]; }
+  OutStream& out(int peer, Phase p) {
+    return peers_[static_cast<std::size_t>(peer)].out[static_cast<int>(p)];
+  }
   InStream& in(int peer, Phase p) { return peers_[static_cast<std::size_t>(peer)].in[static_cast<int>(p)]; }
   const PeerStreams& peer(int rank) const { return peers_[static_cast<std::size_t>(rank)]; }
 
@@ -93,7 +95,8 @@ class ExchangeEngine {
   void layOwned(ExchangeState& exchange, std::uint32_t unit);
   void layDirect(ExchangeState& exchange, std::uint32_t unit, Phase phase, int from, const Share& take);
   std::uint32_t addCombine(ExchangeState& exchange, std::uint32_t unit, const Share& take);
-  void sendGive(ExchangeState& exchange, std::uint32_t unit, int to, const Share& give, std::uint32_t guarded);
+  void sendGive(ExchangeState& exchange, std::uint32_t unit, int to, const Share& give,
+                std::uint32_t guarded);
   void send(ExchangeState& exchange, int peer, Phase phase, OutItem item);
   std::uint64_t expect(ExchangeState& exchange, int peer, Phase phase, InItem item);
 

@@ -11,13 +11,15 @@ namespace {
 std::string text(std::uint64_t value) { return std::to_string(value); }
 
 Status violation(int peer, const std::string& what) {
-  return {Code::internal, "rank " + std::to_string(peer) + " broke the protocol of unit streams: " + what, peer};
+  return {Code::internal, "rank " + std::to_string(peer) + " broke the protocol of unit streams: " + what,
+          peer};
 }
 
 }  // namespace
 
 bool ExchangeEngine::sendable(const OutStream& stream) const {
-  if (stream.inFlight == stream.items.size() || !stream.hasCredit(static_cast<std::uint64_t>(options_.window))) {
+  if (stream.inFlight == stream.items.size() ||
+      !stream.hasCredit(static_cast<std::uint64_t>(options_.window))) {
     return false;
   }
   const OutItem& item = stream.items[stream.inFlight];
@@ -117,7 +119,8 @@ Status ExchangeEngine::verify(const InItem& item, int from) const {
           "rank " + std::to_string(from) + " sent another unit (" + text(item.arrivedBytes) +
               " bytes) than rank " + std::to_string(options_.rank) + " expects (" + text(item.bytes) +
               " bytes) for operation #" + text(item.exchange->request_.sequence) + " chunk " +
-              text(item.exchange->request_.chunk) + ": the ranks planned it differently; are their options equal?",
+              text(item.exchange->request_.chunk) +
+              ": the ranks planned it differently; are their options equal?",
           from};
 }
 

@@ -18,18 +18,18 @@ class ExchangeEngine;
 /// A unit that this rank puts together from its inputs and writes to its own take.
 struct Combine {
   struct Source {
-    int peer = -1;               // whose stream holds the input; -1: the own give
+    int peer = -1;  // whose stream holds the input; -1: the own give
     std::uint64_t ordinal = 0;
   };
 
   std::uint32_t unit = 0;
-  std::vector<fold::Input> inputs;   // in (host, rank) order
+  std::vector<fold::Input> inputs;  // in (host, rank) order
   std::vector<Source> sources;
   std::byte* target = nullptr;
   std::uint32_t take = 0;
-  std::uint32_t ownGive = kNone;     // the give that must be ready
-  int missing = 0;                   // inputs of others that have not arrived
-  int unsent = 0;                    // own contributions that `target` would overwrite
+  std::uint32_t ownGive = kNone;  // the give that must be ready
+  int missing = 0;                // inputs of others that have not arrived
+  int unsent = 0;                 // own contributions that `target` would overwrite
   bool queued = false, executed = false;
 };
 
@@ -58,15 +58,15 @@ class ExchangeState final : public Exchange, public std::enable_shared_from_this
   std::byte* takeAddress(const Unit& unit, const Share& share) const;
   std::uint64_t ticket(std::uint32_t unit) const;
 
-  ExchangeEngine* engine_;        // null once done or dropped
+  ExchangeEngine* engine_;  // null once done or dropped
   ExchangeRequest request_;
   Schedule schedule_;
   int rank_;
   std::size_t elementBytes_;
-  std::vector<bool> ready_;       // [give]
-  std::vector<std::uint32_t> left_;   // [take] units that are not there yet
+  std::vector<bool> ready_;          // [give]
+  std::vector<std::uint32_t> left_;  // [take] units that are not there yet
   std::vector<Combine> combines_;
-  std::size_t todo_ = 0;          // items to send, to receive in place, and combines
+  std::size_t todo_ = 0;  // items to send, to receive in place, and combines
   bool permitted_ = false, done_ = false;
 };
 

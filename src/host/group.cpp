@@ -14,7 +14,8 @@ constexpr std::size_t kPostBytes = 64 * 1024;
 
 std::uint32_t recordBytes(int worldSize) {
   // A signature of an all-to-all holds two rows of 8 bytes per rank.
-  return static_cast<std::uint32_t>(std::max<std::size_t>(kPostBytes, 4096 + 16 * static_cast<std::size_t>(worldSize)));
+  return static_cast<std::uint32_t>(
+      std::max<std::size_t>(kPostBytes, 4096 + 16 * static_cast<std::size_t>(worldSize)));
 }
 
 net::FrameHeader frame(net::FrameType type, std::uint64_t a = 0, std::uint64_t b = 0) {
@@ -30,19 +31,23 @@ TcpGroup::TcpGroup(Options options, std::vector<net::Socket> sockets, net::Epoll
       ledger_(options_.layout.worldSize()),
       exchanges_({options_.rank, options_.layout, options_.cutting, options_.window},
                  [this](const Status& reason) { fail(reason); }),
-      transfers_({options_.rank, options_.layout.worldSize(), static_cast<std::uint32_t>(options_.cutting.unitBytes)},
-                 {[this](int peer, const MessageNote& note) { tellNote(peer, net::FrameType::announce, note); },
-                  [this](int peer, const MessageNote& note) { tellNote(peer, net::FrameType::offer, note); },
-                  [this](const Status& reason) { fail(reason); }}) {
+      transfers_(
+          {options_.rank, options_.layout.worldSize(),
+           static_cast<std::uint32_t>(options_.cutting.unitBytes)},
+          {[this](int peer, const MessageNote& note) { tellNote(peer, net::FrameType::announce, note); },
+           [this](int peer, const MessageNote& note) { tellNote(peer, net::FrameType::offer, note); },
+           [this](const Status& reason) { fail(reason); }}) {
   const net::FrameLimits limits{static_cast<std::uint32_t>(options_.cutting.unitBytes),
                                 recordBytes(options_.layout.worldSize())};
   for (std::size_t r = 0; r < sockets.size(); ++r) {
     if (!sockets[r].valid()) continue;
-    peers_[r].connection = std::make_unique<net::Connection>(static_cast<int>(r), std::move(sockets[r]), limits);
+    peers_[r].connection =
+        std::make_unique<net::Connection>(static_cast<int>(r), std::move(sockets[r]), limits);
   }
 }
 
-// ---- what the caller asks for ---------------------------------------------------------------------------------------
+// ---- what the caller asks for
+// ---------------------------------------------------------------------------------------
 
 void TcpGroup::publish(const Signature& mine) {
   if (failed()) return;
@@ -74,17 +79,22 @@ std::shared_ptr<Exchange> TcpGroup::exchange(ExchangeRequest request) {
   return std::move(started).value();
 }
 
-std::shared_ptr<Transfer> TcpGroup::send(int peer, std::uint32_t tag, const std::byte* data, std::size_t bytes) {
+std::shared_ptr<Transfer> TcpGroup::send(int peer, std::uint32_t tag, const std::byte* data,
+                                         std::size_t bytes) {
   auto transfer = transfers_.send(peer, tag, data, bytes);
-  if (failed()) transfers_.drop();
-  else if (at(peer).left) fail(left(peer, "a message to it"));
+  if (failed())
+    transfers_.drop();
+  else if (at(peer).left)
+    fail(left(peer, "a message to it"));
   return transfer;
 }
 
 std::shared_ptr<Transfer> TcpGroup::receive(int peer, std::uint32_t tag, std::byte* data, std::size_t bytes) {
   auto transfer = transfers_.receive(peer, tag, data, bytes);
-  if (failed()) transfers_.drop();
-  else if (peer != kAnySource && at(peer).left) fail(left(peer, "a message from it"));
+  if (failed())
+    transfers_.drop();
+  else if (peer != kAnySource && at(peer).left)
+    fail(left(peer, "a message from it"));
   return transfer;
 }
 
@@ -98,7 +108,8 @@ void TcpGroup::post(std::uint32_t key, std::span<const std::byte> record) {
   tellAll(frame(net::FrameType::post, key), record);
 }
 
-// ---- progress -------------------------------------------------------------------------------------------------------
+// ---- progress
+// -------------------------------------------------------------------------------------------------------
 
 void TcpGroup::attach() {
   attached_ = true;
@@ -152,8 +163,9 @@ Clock::time_point TcpGroup::nextPoll() const {
   Clock::time_point next = loss_ ? loss_->until : Clock::time_point::max();
   for (const Peer& peer : peers_) {
     if (!peer.connection || !peer.connection->open()) continue;
-    if (peer.connection->readable()) return Clock::now();
-    if (!failed() && !peer.left) next = std::min(next, peer.connection->lastSent() + options_.heartbeat);
+    if (peer.connection->readable() || peer.connection->writable()) return Clock::now();
+    if (!failed() && !peer.left && peer.connection->flushed())
+      next = std::min(next, peer.connection->lastSent() + options_.heartbeat);
   }
   return next;
 }
@@ -183,7 +195,8 @@ HostGroup::Traffic TcpGroup::traffic() const {
   return traffic;
 }
 
-// ---- frames ---------------------------------------------------------------------------------------------------------
+// ---- frames
+// ---------------------------------------------------------------------------------------------------------
 
 void TcpGroup::tell(int peer, net::FrameHeader header, std::span<const std::byte> payload) {
   if (at(peer).connection && !at(peer).left) at(peer).connection->push(header, payload);
@@ -208,7 +221,8 @@ bool TcpGroup::nextFrame(int peer, net::DataFrame& data) {
       return true;
     }
     if (!message && exchanges_.nextUnit(peer, unit)) {
-      data = {{net::FrameType::unit, static_cast<std::uint8_t>(unit.phase), unit.bytes, unit.ordinal, unit.ticket},
+      data = {{net::FrameType::unit, static_cast<std::uint8_t>(unit.phase), unit.bytes, unit.ordinal,
+               unit.ticket},
               unit.data};
       return true;
     }
@@ -224,7 +238,8 @@ void TcpGroup::frameSent(int peer, const net::FrameHeader& header) {
 
 Result<std::byte*> TcpGroup::beginFrame(int peer, const net::FrameHeader& header) {
   if (header.type == net::FrameType::unit) {
-    return exchanges_.unitPlace(peer, {static_cast<Phase>(header.phase), header.a, header.b, nullptr, header.bytes});
+    return exchanges_.unitPlace(
+        peer, {static_cast<Phase>(header.phase), header.a, header.b, nullptr, header.bytes});
   }
   if (header.type == net::FrameType::message) {
     return transfers_.piecePlace(peer, static_cast<std::uint32_t>(header.a), header.b, header.bytes);

@@ -1,9 +1,9 @@
 // The host group over TCP: ties the engines to the connections and keeps the failure plane.
 //
-// Failure: the first reason wins. Whoever has a reason tells it to all others and passes on the first that it hears, so
-// that all ranks hold the same message. A connection that ends without goodbye and without a reason names its rank
-// only after kGrace: a rank that fails sends its reason before it closes, but what it knows may come over another
-// connection.
+// Failure: the first reason wins. Whoever has a reason tells it to all others and passes on the first that it
+// hears, so that all ranks hold the same message. A connection that ends without goodbye and without a reason
+// names its rank only after kGrace: a rank that fails sends its reason before it closes, but what it knows
+// may come over another connection.
 //
 // Thread safety: as HostGroup.
 #pragma once
@@ -28,8 +28,8 @@ class TcpGroup final : public HostGroup, private net::FrameHandler {
     int rank = 0;
     std::string name;
     plan::Layout layout;
-    std::vector<int> globalRanks;     // [rank]
-    std::vector<std::string> who;     // [rank] "rank 3 (host b, pid 17, alpha:0)"
+    std::vector<int> globalRanks;  // [rank]
+    std::vector<std::string> who;  // [rank] "rank 3 (host b, pid 17, alpha:0)"
     Cutting cutting;
     int window = 8;
     std::chrono::milliseconds heartbeat{2'500};
@@ -49,7 +49,8 @@ class TcpGroup final : public HostGroup, private net::FrameHandler {
   void retire(std::uint64_t sequence) override { ledger_.retire(sequence); }
 
   std::shared_ptr<Exchange> exchange(ExchangeRequest request) override;
-  std::shared_ptr<Transfer> send(int peer, std::uint32_t tag, const std::byte* data, std::size_t bytes) override;
+  std::shared_ptr<Transfer> send(int peer, std::uint32_t tag, const std::byte* data,
+                                 std::size_t bytes) override;
   std::shared_ptr<Transfer> receive(int peer, std::uint32_t tag, std::byte* data, std::size_t bytes) override;
 
   void post(std::uint32_t key, std::span<const std::byte> record) override;
@@ -114,7 +115,8 @@ class TcpGroup final : public HostGroup, private net::FrameHandler {
   bool attached_ = false, closed_ = false, messageTurn_ = false;
 
   Status status_;
-  std::atomic<bool> failed_{false};  // tells other threads that status_ will not be ok; they do not read status_
+  std::atomic<bool> failed_{
+      false};  // tells other threads that status_ will not be ok; they do not read status_
   struct Loss {
     int peer;
     Clock::time_point until;

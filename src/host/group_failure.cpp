@@ -11,7 +11,8 @@ namespace {
 
 // Long enough for a reason that was sent before the end of a connection, short against a person's patience.
 constexpr std::chrono::milliseconds kGrace{20};
-// A goodbye waits this long at most for the kernels of the peers; only a peer that reads nothing makes it wait.
+// A goodbye waits this long at most for the kernels of the peers; only a peer that reads nothing makes it
+// wait.
 constexpr std::chrono::milliseconds kGoodbyeLinger{1'000};
 constexpr std::chrono::milliseconds kAbortLinger{100};
 constexpr std::chrono::milliseconds kLingerStep{1};
@@ -58,8 +59,8 @@ Status TcpGroup::goodbyeArrived(int peer) {
 }
 
 Status TcpGroup::stillNeeded(int peer) const {
-  const bool alone = std::all_of(peers_.begin(), peers_.end(),
-                                 [](const Peer& p) { return !p.connection || p.left; });
+  const bool alone =
+      std::all_of(peers_.begin(), peers_.end(), [](const Peer& p) { return !p.connection || p.left; });
   if (exchanges_.needs(peer)) return left(peer, "a collective with it");
   if (transfers_.needs(peer)) return left(peer, "a message from or to it");
   if (alone && transfers_.waitsForAnySource()) return left(peer, "a message from any rank");
@@ -71,21 +72,24 @@ Status TcpGroup::stillNeeded(int peer) const {
 
 Status TcpGroup::left(int peer, const std::string& doing) const {
   return {Code::peerLost,
-          who(peer) + " destroyed group '" + options_.name + "' after " + std::to_string(ledger_.published(peer)) +
-              " collectives, while rank " + std::to_string(global(options_.rank)) + " waits for " + doing +
+          who(peer) + " destroyed group '" + options_.name + "' after " +
+              std::to_string(ledger_.published(peer)) + " collectives, while rank " +
+              std::to_string(global(options_.rank)) + " waits for " + doing +
               "; do all ranks call the same operations before they destroy the group?",
           global(peer)};
 }
 
 Status TcpGroup::blame(int peer, Status status) const {
   if (status.code() != Code::invalidArgument) return status;
-  return {Code::internal, who(peer) + " sent what is no frame of group '" + options_.name + "': " + status.message(),
+  return {Code::internal,
+          who(peer) + " sent what is no frame of group '" + options_.name + "': " + status.message(),
           global(peer)};
 }
 
 void TcpGroup::closed(int peer) {
   if (failed() || at(peer).left || loss_) return;
-  core::log(core::LogLevel::info, options_.rank, "group '", options_.name, "': connection to ", who(peer), " ended");
+  core::log(core::LogLevel::info, options_.rank, "group '", options_.name, "': connection to ", who(peer),
+            " ended");
   loss_ = Loss{peer, Clock::now() + kGrace};
 }
 
@@ -109,8 +113,8 @@ void TcpGroup::close() {
   linger(kGoodbyeLinger);
 }
 
-/// What a closed socket still has to send is lost if the peer sends anything to it meanwhile. So it is closed only when
-/// the peer's kernel has everything.
+/// What a closed socket still has to send is lost if the peer sends anything to it meanwhile. So it is closed
+/// only when the peer's kernel has everything.
 void TcpGroup::linger(std::chrono::milliseconds limit) {
   const auto until = Clock::now() + limit;
   const auto pending = [](const Peer& peer) {

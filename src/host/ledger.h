@@ -23,7 +23,9 @@ class Ledger {
   std::uint64_t published(int rank) const { return at(rank).published; }
   void retire(std::uint64_t sequence);
 
-  void post(std::uint32_t key, int rank, std::vector<std::byte> record) { records_[{key, rank}] = std::move(record); }
+  void post(std::uint32_t key, int rank, std::vector<std::byte> record) {
+    records_[{key, rank}] = std::move(record);
+  }
   const std::vector<std::byte>* posted(std::uint32_t key, int rank) const;
 
  private:

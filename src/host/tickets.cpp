@@ -7,7 +7,8 @@
 namespace kaitian::host {
 namespace {
 
-// Folded pieces are spread over their owners in parts of at least this size: below it a frame costs more than its bytes.
+// Folded pieces are spread over their owners in parts of at least this size: below it a frame costs more than
+// its bytes.
 constexpr std::int64_t kLeastFoldBytes = 4 * 1024;
 constexpr std::int64_t kCacheLine = 64;
 
@@ -38,9 +39,9 @@ Status collect(const std::vector<Range>& ranges, bool give, int rank, std::vecto
 Result<std::vector<Interval>> intervalsOf(const plan::Plan& plan, const plan::Layout& layout) {
   const auto world = static_cast<std::size_t>(layout.worldSize());
   if (plan.gives.size() != world || plan.takes.size() != world) {
-    return Status(Code::internal, "plan: has gives of " + std::to_string(plan.gives.size()) + " and takes of " +
-                                      std::to_string(plan.takes.size()) + " ranks, expected " +
-                                      std::to_string(world) + " each");
+    return Status(Code::internal, "plan: has gives of " + std::to_string(plan.gives.size()) +
+                                      " and takes of " + std::to_string(plan.takes.size()) +
+                                      " ranks, expected " + std::to_string(world) + " each");
   }
   std::vector<Interval> intervals;
   for (int rank = 0; rank < layout.worldSize(); ++rank) {
@@ -65,7 +66,8 @@ std::vector<std::int64_t> breakpointsOf(const std::vector<Interval>& intervals) 
   return points;
 }
 
-Piece pieceOf(const std::vector<Interval>& active, std::int64_t lo, std::int64_t hi, const plan::Layout& layout) {
+Piece pieceOf(const std::vector<Interval>& active, std::int64_t lo, std::int64_t hi,
+              const plan::Layout& layout) {
   Piece piece{lo, hi, {}, {}};
   for (const Interval& i : active) {
     (i.give ? piece.givers : piece.takers).push_back({i.rank, i.index, lo - i.lo});

@@ -52,7 +52,8 @@ TransferEngine::TransferEngine(Options options, Outlet outlet)
 
 TransferEngine::~TransferEngine() { drop(); }
 
-std::shared_ptr<Transfer> TransferEngine::send(int to, std::uint32_t tag, const std::byte* data, std::size_t bytes) {
+std::shared_ptr<Transfer> TransferEngine::send(int to, std::uint32_t tag, const std::byte* data,
+                                               std::size_t bytes) {
   auto message = std::make_shared<Message>(*this, to, tag, bytes);
   message->isSend = true;
   message->source = data;
@@ -72,7 +73,8 @@ std::shared_ptr<Transfer> TransferEngine::send(int to, std::uint32_t tag, const 
   return message;
 }
 
-std::shared_ptr<Transfer> TransferEngine::receive(int from, std::uint32_t tag, std::byte* data, std::size_t bytes) {
+std::shared_ptr<Transfer> TransferEngine::receive(int from, std::uint32_t tag, std::byte* data,
+                                                  std::size_t bytes) {
   auto message = std::make_shared<Message>(*this, from, tag, bytes);
   message->target = data;
   tags_[tag].held.push_back(message);
@@ -80,7 +82,8 @@ std::shared_ptr<Transfer> TransferEngine::receive(int from, std::uint32_t tag, s
   return message;
 }
 
-// ---- matching -------------------------------------------------------------------------------------------------------
+// ---- matching
+// -------------------------------------------------------------------------------------------------------
 
 Status TransferEngine::matchHeld(std::uint32_t tag) {
   Tag& here = tags_[tag];
@@ -124,17 +127,20 @@ Status TransferEngine::announceArrived(int from, const MessageNote& note) {
     return violation(from, nameOf(note.tag, note.ordinal) + " is announced out of order");
   }
   const auto found = peer(from).sending.find({note.tag, note.ordinal});
-  if (found != peer(from).sending.end()) return match(found->second, note.bytes);
+  if (found != peer(from).sending.end()) {
+    const MessageRef message = found->second;  // outlives its entry, which a message to oneself erases
+    return match(message, note.bytes);
+  }
   peer(from).early[{note.tag, note.ordinal}] = note.bytes;
   return {};
 }
 
 Status TransferEngine::match(const MessageRef& message, std::uint64_t room) {
   if (message->bytes != room) {
-    return {Code::mismatch, "rank " + std::to_string(options_.rank) + " sends " + std::to_string(message->bytes) +
-                                " bytes to rank " + std::to_string(message->rank) + ", which receives " +
-                                std::to_string(room) + " bytes (" + nameOf(message->tag, message->ordinal) +
-                                " between them)"};
+    return {Code::mismatch, "rank " + std::to_string(options_.rank) + " sends " +
+                                std::to_string(message->bytes) + " bytes to rank " +
+                                std::to_string(message->rank) + ", which receives " + std::to_string(room) +
+                                " bytes (" + nameOf(message->tag, message->ordinal) + " between them)"};
   }
   message->matched = true;
   if (message->isReady) activate(message);
@@ -160,7 +166,8 @@ void TransferEngine::activate(const MessageRef& message) {
   received->finish();
 }
 
-// ---- pieces ---------------------------------------------------------------------------------------------------------
+// ---- pieces
+// ---------------------------------------------------------------------------------------------------------
 
 bool TransferEngine::nextPiece(int to, OutPiece& piece) {
   std::deque<MessageRef>& active = peer(to).active;
@@ -168,7 +175,8 @@ bool TransferEngine::nextPiece(int to, OutPiece& piece) {
   const MessageRef message = active.front();
   active.pop_front();
   const std::size_t bytes = std::min<std::size_t>(options_.pieceBytes, message->bytes - message->handedOut);
-  piece = {message->tag, message->ordinal, message->source + message->handedOut, static_cast<std::uint32_t>(bytes)};
+  piece = {message->tag, message->ordinal, message->source + message->handedOut,
+           static_cast<std::uint32_t>(bytes)};
   message->handedOut += bytes;
   if (message->handedOut < message->bytes) active.push_back(message);
   return true;
@@ -193,7 +201,8 @@ Result<std::byte*> TransferEngine::piecePlace(int from, std::uint32_t tag, std::
   const Message& message = *found->second;
   if (bytes > message.bytes - message.moved || (bytes == 0) != (message.bytes == 0)) {
     return violation(from, "a piece of " + std::to_string(bytes) + " bytes of " + nameOf(tag, ordinal) +
-                               " came, but " + std::to_string(message.bytes - message.moved) + " are missing");
+                               " came, but " + std::to_string(message.bytes - message.moved) +
+                               " are missing");
   }
   return message.target + message.moved;
 }
@@ -210,7 +219,8 @@ Status TransferEngine::pieceArrived(int from, std::uint32_t tag, std::uint64_t o
   return {};
 }
 
-// ---- state ----------------------------------------------------------------------------------------------------------
+// ---- state
+// ----------------------------------------------------------------------------------------------------------
 
 bool TransferEngine::needs(int rank) const {
   const Peer& p = peers_[static_cast<std::size_t>(rank)];
@@ -218,7 +228,8 @@ bool TransferEngine::needs(int rank) const {
 }
 
 bool TransferEngine::waitsForAnySource() const {
-  return std::any_of(tags_.begin(), tags_.end(), [](const auto& entry) { return !entry.second.held.empty(); });
+  return std::any_of(tags_.begin(), tags_.end(),
+                     [](const auto& entry) { return !entry.second.held.empty(); });
 }
 
 void TransferEngine::drop() {

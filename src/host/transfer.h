@@ -1,13 +1,13 @@
 // Point-to-point messages of one rank: announce, then send.
 //
-// A receive tells its sender (tag, ordinal, bytes); only then do pieces of the message flow, straight into the
-// receiver's buffer, so a message never occupies anything that a collective or another message needs. Every send is
-// offered to its receiver as well, for receives from any source: such a receive takes the oldest offer of its tag and
-// then announces itself like any other. While it waits, later receives of the same tag wait behind it, because they
-// must not overtake it.
+// A receive tells its sender (tag, ordinal, bytes); only then do pieces of the message flow, straight into
+// the receiver's buffer, so a message never occupies anything that a collective or another message needs.
+// Every send is offered to its receiver as well, for receives from any source: such a receive takes the
+// oldest offer of its tag and then announces itself like any other. While it waits, later receives of the
+// same tag wait behind it, because they must not overtake it.
 //
-// Ownership: keeps transfers until they are done. Thread safety: none. Errors: as Status; report() hears of those found
-// in calls that return nothing.
+// Ownership: keeps transfers until they are done. Thread safety: none. Errors: as Status; report() hears of
+// those found in calls that return nothing.
 #pragma once
 
 #include <cstdint>
@@ -78,11 +78,11 @@ class TransferEngine {
     MessageNote note;
   };
   struct Peer {
-    std::map<std::uint32_t, std::uint64_t> sends, receives;  // [tag] ordinals given out
+    std::map<std::uint32_t, std::uint64_t> sends, receives;     // [tag] ordinals given out
     std::map<std::uint32_t, std::uint64_t> announced, offered;  // [tag] ordinals heard of
     std::map<Key, MessageRef> sending, receiving;
     std::map<Key, std::uint64_t> early;  // announcements whose send has not been made: bytes
-    std::deque<MessageRef> active;  // matched, ready, with pieces left
+    std::deque<MessageRef> active;       // matched, ready, with pieces left
   };
   struct Tag {
     std::deque<MessageRef> held;  // receives from any source, and those behind them

@@ -1,7 +1,7 @@
 // The network transport of the host group: TCP between every pair of ranks.
 //
-// Ownership: a Listener belongs to the process and outlives the groups that were accepted through it. A Poller belongs
-// to the progress thread.
+// Ownership: a Listener belongs to the process and outlives the groups that were accepted through it. A
+// Poller belongs to the progress thread.
 #pragma once
 
 #include <chrono>
@@ -21,19 +21,21 @@ class Poller {
  public:
   static Result<std::unique_ptr<Poller>> create();
   virtual ~Poller() = default;
-  /// Sleeps until a socket of any group is ready, wake() was called or the time is reached. Progress thread only.
+  /// Sleeps until a socket of any group is ready, wake() was called or the time is reached. Progress thread
+  /// only.
   virtual void wait(Clock::time_point until) = 0;
   /// Ends the current or the next wait(). Any thread.
   virtual void wake() = 0;
 };
 
 struct ListenOptions {
-  std::string interface;  // KAITIAN_SOCKET_IFNAME: a name or a comma separated list of prefixes; empty: choose
-  std::string towards;    // host of the store (MASTER_ADDR): the interface of the route to it is taken
+  std::string
+      interface;        // KAITIAN_SOCKET_IFNAME: a name or a comma separated list of prefixes; empty: choose
+  std::string towards;  // host of the store (MASTER_ADDR): the interface of the route to it is taken
 };
 
-/// The socket on which peers of any group reach this process. Accepts on a thread of its own only while a group is
-/// being attached; every greeting is authenticated, and bounded in size and time.
+/// The socket on which peers of any group reach this process. Accepts on a thread of its own only while a
+/// group is being attached; every greeting is authenticated, and bounded in size and time.
 class Listener {
  public:
   static Result<std::shared_ptr<Listener>> create(const ListenOptions& options);
@@ -45,20 +47,21 @@ class Listener {
 struct GroupOptions {
   int rank = 0;
   std::string name;
-  Clock::time_point deadline;                          // for attaching
+  Clock::time_point deadline;  // for attaching
   std::chrono::milliseconds heartbeat{2'500};
-  std::vector<int> globalRanks;                        // rank in this group -> global rank, for messages; empty: the same
+  std::vector<int> globalRanks;  // rank in this group -> global rank, for messages; empty: the same
 
   // How data travels; the same on all ranks (part of the greeting). Results do not depend on it.
   std::int64_t unitBytes = 128 * 1024;  // most that one frame carries; 16 or more
-  std::int64_t smallBytes = 16 * 1024;  // exchanges up to this total take one hop: every taker folds for itself
-  int window = 8;                       // units in flight from one rank to another, per phase
+  std::int64_t smallBytes =
+      16 * 1024;   // exchanges up to this total take one hop: every taker folds for itself
+  int window = 8;  // units in flight from one rank to another, per phase
 };
 
-/// Connects this rank with all others of the world (the lower rank connects, the higher accepts). Blocks until the
-/// deadline at most, on any thread; the group joins the poller with its first poll(). `poller` must outlive the group.
-/// Errors: Code::timeout naming the rank that could not be reached and its address.
-Result<std::unique_ptr<HostGroup>> connect(const World& world, std::shared_ptr<Listener> listener, Poller& poller,
-                                           const GroupOptions& options);
+/// Connects this rank with all others of the world (the lower rank connects, the higher accepts). Blocks
+/// until the deadline at most, on any thread; the group joins the poller with its first poll(). `poller` must
+/// outlive the group. Errors: Code::timeout naming the rank that could not be reached and its address.
+Result<std::unique_ptr<HostGroup>> connect(const World& world, std::shared_ptr<Listener> listener,
+                                           Poller& poller, const GroupOptions& options);
 
 }  // namespace kaitian::host

@@ -38,7 +38,8 @@ AddressList resolve(const std::string& host, const std::string& port, int flags,
 
 Address fromSockaddr(const sockaddr* from) {
   Address address;
-  std::memcpy(&address.storage, from, from->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in));
+  std::memcpy(&address.storage, from,
+              from->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in));
   return address;
 }
 
@@ -73,7 +74,8 @@ Result<Choice> byInterface(const std::string& wished) {
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(list, &freeifaddrs);
   std::string existing;
   for (const ifaddrs* i = list; i != nullptr; i = i->ifa_next) {
-    if (usable(*i) && existing.find(i->ifa_name) == std::string::npos) existing += std::string(" ") + i->ifa_name;
+    if (usable(*i) && existing.find(i->ifa_name) == std::string::npos)
+      existing += std::string(" ") + i->ifa_name;
   }
   for (const std::string& prefix : split(wished)) {
     for (const int family : {AF_INET, AF_INET6}) {
@@ -85,8 +87,9 @@ Result<Choice> byInterface(const std::string& wished) {
       }
     }
   }
-  return Status(Code::invalidArgument, "KAITIAN_SOCKET_IFNAME is '" + wished +
-                                           "', but no interface that is up begins with it; there are:" + existing);
+  return Status(Code::invalidArgument,
+                "KAITIAN_SOCKET_IFNAME is '" + wished +
+                    "', but no interface that is up begins with it; there are:" + existing);
 }
 
 Result<Choice> byRoute(const std::string& towards) {
@@ -107,8 +110,9 @@ Result<Choice> byRoute(const std::string& towards) {
     mine.setPort(0);
     return Choice{mine, "the route to " + towards};
   }
-  return Status(Code::invalidArgument, "there is no route to '" + towards +
-                                           "' (MASTER_ADDR); set KAITIAN_SOCKET_IFNAME to the interface to use");
+  return Status(Code::invalidArgument,
+                "there is no route to '" + towards +
+                    "' (MASTER_ADDR); set KAITIAN_SOCKET_IFNAME to the interface to use");
 }
 
 }  // namespace

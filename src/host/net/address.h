@@ -31,11 +31,11 @@ std::string toString(const Address& address);
 Result<Address> parseAddress(const std::string& text);
 
 struct Choice {
-  Address address;      // port 0
-  std::string reason;   // for the log
+  Address address;     // port 0
+  std::string reason;  // for the log
 };
-/// The address to listen on: that of the first interface that options.interface names, else that of the route to
-/// options.towards, else loopback. Errors: Code::invalidArgument naming the interfaces that exist.
+/// The address to listen on: that of the first interface that options.interface names, else that of the route
+/// to options.towards, else loopback. Errors: Code::invalidArgument naming the interfaces that exist.
 Result<Choice> chooseAddress(const ListenOptions& options);
 
 }  // namespace kaitian::host::net

@@ -17,8 +17,8 @@ namespace {
 
 using net::Socket;
 
-// A peer that is not ready yet refuses or closes at once; these bound how often it is asked and how long one attempt
-// may take.
+// A peer that is not ready yet refuses or closes at once; these bound how often it is asked and how long one
+// attempt may take.
 constexpr std::chrono::milliseconds kFirstPause{1}, kLongestPause{50};
 constexpr std::chrono::seconds kAttempt{5};
 constexpr int kSocketBuffer = 4 * 1024 * 1024;
@@ -91,7 +91,8 @@ Status greet(const Socket& socket, net::Hello hello, const std::string& secret, 
   Result<net::Answer> answer = net::decodeAnswer(bytes);
   if (!answer.ok()) return answer.status();
   const net::Nonce& theirs = answer.value().nonce;
-  if (!core::equalInConstantTime(answer.value().proof, proofOf(secret, net::Side::accepting, hello, theirs))) {
+  if (!core::equalInConstantTime(answer.value().proof,
+                                 proofOf(secret, net::Side::accepting, hello, theirs))) {
     return {Code::peerLost, "who answers there does not know the secret of the group"};
   }
   if (Status s = sendAll(socket, proofOf(secret, net::Side::connecting, hello, theirs)); !s.ok()) return s;
@@ -174,8 +175,9 @@ Status checkWorld(const World& world, const GroupOptions& options) {
 Status unreachable(const TcpGroup::Options& group, int peer, const World& world, const std::string& why) {
   const auto r = static_cast<std::size_t>(peer);
   return {Code::timeout,
-          "group '" + group.name + "': cannot connect to " + group.who[r] + " at " + world.ranks[r].address + ": " +
-              why + "; is that process alive, and can this host reach the address? (KAITIAN_SOCKET_IFNAME chooses "
+          "group '" + group.name + "': cannot connect to " + group.who[r] + " at " + world.ranks[r].address +
+              ": " + why +
+              "; is that process alive, and can this host reach the address? (KAITIAN_SOCKET_IFNAME chooses "
               "the interface)",
           group.globalRanks[r]};
 }
@@ -183,12 +185,13 @@ Status unreachable(const TcpGroup::Options& group, int peer, const World& world,
 Status missing(const TcpGroup::Options& group, const std::vector<int>& ranks, const World& world) {
   std::string names;
   for (const int r : ranks) names += (names.empty() ? "" : ", ") + group.who[static_cast<std::size_t>(r)];
-  return {Code::timeout,
-          "group '" + group.name + "': no connection came from " + names + " to " +
-              world.ranks[static_cast<std::size_t>(group.rank)].address +
-              "; are those processes alive, and can they reach the address? (KAITIAN_SOCKET_IFNAME chooses the "
-              "interface)",
-          group.globalRanks[static_cast<std::size_t>(ranks.front())]};
+  return {
+      Code::timeout,
+      "group '" + group.name + "': no connection came from " + names + " to " +
+          world.ranks[static_cast<std::size_t>(group.rank)].address +
+          "; are those processes alive, and can they reach the address? (KAITIAN_SOCKET_IFNAME chooses the "
+          "interface)",
+      group.globalRanks[static_cast<std::size_t>(ranks.front())]};
 }
 
 /// Keeps the group known to the listener for a scope.
@@ -207,8 +210,8 @@ class Attached {
   net::GroupId id_;
 };
 
-Result<std::vector<Socket>> connectAll(const World& world, net::TcpListener& listener, const GroupOptions& options,
-                                       const TcpGroup::Options& group) {
+Result<std::vector<Socket>> connectAll(const World& world, net::TcpListener& listener,
+                                       const GroupOptions& options, const TcpGroup::Options& group) {
   net::Hello hello;
   hello.group = net::groupIdOf(world.secret);
   hello.settings = settingsOf(world, options);
@@ -219,8 +222,8 @@ Result<std::vector<Socket>> connectAll(const World& world, net::TcpListener& lis
     const Attached attached(listener, hello.group, attachment);
     for (int peer = options.rank + 1; peer < world.layout.worldSize(); ++peer) {
       hello.to = static_cast<std::uint32_t>(peer);
-      Result<Socket> socket = reach(world.ranks[static_cast<std::size_t>(peer)].address, hello, world.secret,
-                                    options.deadline);
+      Result<Socket> socket =
+          reach(world.ranks[static_cast<std::size_t>(peer)].address, hello, world.secret, options.deadline);
       if (!socket.ok()) return unreachable(group, peer, world, socket.status().message());
       higher.push_back(std::move(socket).value());
     }
@@ -235,8 +238,8 @@ Result<std::vector<Socket>> connectAll(const World& world, net::TcpListener& lis
 
 }  // namespace
 
-Result<std::unique_ptr<HostGroup>> connect(const World& world, std::shared_ptr<Listener> listener, Poller& poller,
-                                           const GroupOptions& options) {
+Result<std::unique_ptr<HostGroup>> connect(const World& world, std::shared_ptr<Listener> listener,
+                                           Poller& poller, const GroupOptions& options) {
   if (Status s = checkWorld(world, options); !s.ok()) return s;
   TcpGroup::Options group = groupOptions(world, options);
   // Poller::create and Listener::create make nothing else.

@@ -51,7 +51,8 @@ void Connection::push(FrameHeader header, std::span<const std::byte> payload) {
   queuedBytes_ += queue_.back().size();
 }
 
-// ---- output ---------------------------------------------------------------------------------------------------------
+// ---- output
+// ---------------------------------------------------------------------------------------------------------
 
 void Connection::pull(FrameHandler& handler) {
   DataFrame frame;
@@ -141,7 +142,8 @@ std::size_t Connection::unacknowledged() const {
   return static_cast<std::size_t>(bytes);
 }
 
-// ---- input ----------------------------------------------------------------------------------------------------------
+// ---- input
+// ----------------------------------------------------------------------------------------------------------
 
 Connection::Received Connection::receive(FrameHandler& handler) {
   Received result;

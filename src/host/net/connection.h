@@ -1,5 +1,5 @@
-// Frames over one TCP connection to one peer. Pulls data frames when the socket has room and never copies their
-// payload; control frames are queued.
+// Frames over one TCP connection to one peer. Pulls data frames when the socket has room and never copies
+// their payload; control frames are queued.
 //
 // Ownership: owns the socket. Payloads of data frames belong to the handler until frameSent(), places that
 // beginFrame() returns until endFrame() or discard(). Thread safety: none (the progress thread).
@@ -63,10 +63,12 @@ class Connection {
     readiness_->readable.store(true);
     readiness_->writable.store(true);
   }
+  /// Whether flush() has something to do without a new event.
+  bool writable() const noexcept { return open() && !queue_.empty() && readiness_->writable.load(); }
   bool flushed() const noexcept { return !open() || queue_.empty(); }
 
-  /// From now on touches no memory of the handler: frames that have not begun are dropped, the rest of one that has is
-  /// copied, and what arrives is thrown away.
+  /// From now on touches no memory of the handler: frames that have not begun are dropped, the rest of one
+  /// that has is copied, and what arrives is thrown away.
   void discard();
   /// Bytes that the peer's kernel has not acknowledged.
   std::size_t unacknowledged() const;
@@ -105,12 +107,12 @@ class Connection {
   std::deque<Outgoing> queue_;
   std::size_t queuedBytes_ = 0, written_ = 0;  // written_: of the first frame
 
-  std::vector<std::byte> input_;               // bytes [begin_, end_) are not parsed yet
+  std::vector<std::byte> input_;  // bytes [begin_, end_) are not parsed yet
   std::size_t begin_ = 0, end_ = 0;
   FrameHeader header_;
   bool inPayload_ = false;
   std::byte* place_ = nullptr;
-  std::size_t missing_ = 0;                    // of the payload
+  std::size_t missing_ = 0;  // of the payload
 
   Clock::time_point lastReceived_, lastSent_;
   std::uint64_t bytesSent_ = 0, bytesReceived_ = 0;

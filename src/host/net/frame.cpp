@@ -68,8 +68,8 @@ Result<FrameHeader> decode(std::span<const std::byte> bytes, const FrameLimits& 
   if (zero != 0 || header.phase > (phased ? 1 : 0)) return refuse("a reserved field is set");
   const Range range = payloadOf(header.type, limits);
   if (header.bytes < range.least || header.bytes > range.most) {
-    return refuse(std::string(toString(header.type)) + " of " + std::to_string(header.bytes) + " bytes, expected " +
-                  std::to_string(range.least) + " to " + std::to_string(range.most));
+    return refuse(std::string(toString(header.type)) + " of " + std::to_string(header.bytes) +
+                  " bytes, expected " + std::to_string(range.least) + " to " + std::to_string(range.most));
   }
   return header;
 }

@@ -54,7 +54,8 @@ Result<Hello> decodeHello(std::span<const std::byte> bytes) {
   hello.to = reader.number<std::uint32_t>();
   copyTo(hello.settings, reader.raw(hello.settings.size()));
   copyTo(hello.nonce, reader.raw(hello.nonce.size()));
-  if (!known || !reader.done()) return Status(Code::invalidArgument, "greeting: not the hello of a kaitian rank");
+  if (!known || !reader.done())
+    return Status(Code::invalidArgument, "greeting: not the hello of a kaitian rank");
   return hello;
 }
 
@@ -70,7 +71,8 @@ Result<Answer> decodeAnswer(std::span<const std::byte> bytes) {
   Answer answer;
   copyTo(answer.nonce, reader.raw(answer.nonce.size()));
   copyTo(answer.proof, reader.raw(answer.proof.size()));
-  if (!known || !reader.done()) return Status(Code::invalidArgument, "greeting: not the answer of a kaitian rank");
+  if (!known || !reader.done())
+    return Status(Code::invalidArgument, "greeting: not the answer of a kaitian rank");
   return answer;
 }
 

@@ -1,13 +1,13 @@
-// The greeting of a connection: both sides prove that they know the secret of the group, before anything else is read.
+// The greeting of a connection: both sides prove that they know the secret of the group, before anything else
+// is read.
 //
-//   connecting -> accepting   hello:  magic u64, version u16, group 16, from u32, to u32, settings 32, nonce 32
-//   accepting -> connecting   answer: magic u64, version u16, nonce 32, proof 32
-//   connecting -> accepting   proof:  32
-//   accepting -> connecting   welcome: one byte, 1
+//   connecting -> accepting   hello:  magic u64, version u16, group 16, from u32, to u32, settings 32, nonce
+//   32 accepting -> connecting   answer: magic u64, version u16, nonce 32, proof 32 connecting -> accepting
+//   proof:  32 accepting -> connecting   welcome: one byte, 1
 //
-// A proof is the HMAC-SHA-256, keyed with the secret, of the side's name, the hello and the answer's nonce; `group` is
-// one of a constant text, so it names the group without telling the secret. `settings` is a digest of what must be
-// equal on both sides. All messages have a fixed size.
+// A proof is the HMAC-SHA-256, keyed with the secret, of the side's name, the hello and the answer's nonce;
+// `group` is one of a constant text, so it names the group without telling the secret. `settings` is a digest
+// of what must be equal on both sides. All messages have a fixed size.
 //
 // Thread safety: values and pure functions, but for nonces.
 #pragma once

@@ -30,7 +30,8 @@ Result<std::shared_ptr<Listener>> Listener::create(const ListenOptions& options)
   if (bind(listening.get(), address.get(), address.size()) != 0) return failed("bind", toString(address));
   if (listen(listening.get(), SOMAXCONN) != 0) return failed("listen", toString(address));
   socklen_t size = sizeof address.storage;
-  if (getsockname(listening.get(), address.get(), &size) != 0) return failed("getsockname", toString(address));
+  if (getsockname(listening.get(), address.get(), &size) != 0)
+    return failed("getsockname", toString(address));
   net::Socket event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!event.valid()) return failed("eventfd", toString(address));
   core::log(core::LogLevel::info, core::Log::kNoRank, "listening on ", toString(address), ": ",
@@ -95,8 +96,8 @@ bool Stranger::hello(TcpListener& listener) {
   if (!hello.ok()) return false;
   hello_ = hello.value();
   group_ = listener.find(hello_.group);
-  if (group_ == nullptr || hello_.to != static_cast<std::uint32_t>(group_->rank_) || hello_.from >= hello_.to ||
-      hello_.settings != group_->settings_) {
+  if (group_ == nullptr || hello_.to != static_cast<std::uint32_t>(group_->rank_) ||
+      hello_.from >= hello_.to || hello_.settings != group_->settings_) {
     return false;
   }
   Result<Nonce> nonce = makeNonce();
@@ -104,13 +105,15 @@ bool Stranger::hello(TcpListener& listener) {
   nonce_ = nonce.value();
   input_.assign(kProofBytes, {});
   have_ = 0;
-  return send(encode(Answer{nonce_, proofOf(group_->secret_, Side::accepting, hello_, nonce_)})) && advance(listener);
+  return send(encode(Answer{nonce_, proofOf(group_->secret_, Side::accepting, hello_, nonce_)})) &&
+         advance(listener);
 }
 
 bool Stranger::proof() {
-  if (!core::equalInConstantTime(input_, proofOf(group_->secret_, Side::connecting, hello_, nonce_))) return false;
-  if (!send({&kWelcome, 1})) return false;
+  if (!core::equalInConstantTime(input_, proofOf(group_->secret_, Side::connecting, hello_, nonce_)))
+    return false;
   const std::scoped_lock lock(group_->mutex_);
+  if (group_->taken_ || !send({&kWelcome, 1})) return false;
   // A rank that connects again has given up its first connection.
   group_->accepted_[hello_.from] = std::move(socket);
   group_->changed_.notify_all();
@@ -128,6 +131,12 @@ std::vector<int> Attachment::wait(Clock::time_point until) {
   };
   changed_.wait_until(lock, until, [&] { return missing().empty(); });
   return missing();
+}
+
+std::vector<Socket> Attachment::take() {
+  const std::scoped_lock lock(mutex_);
+  taken_ = true;
+  return std::move(accepted_);
 }
 
 void TcpListener::attach(const GroupId& group, std::shared_ptr<Attachment> attachment) {

@@ -1,7 +1,8 @@
 // The listening socket of a process, its accept thread and the groups that wait for connections.
 //
-// The thread runs only while a group is being attached. It holds a bounded number of strangers, each with a bounded
-// greeting and a deadline; what is not an authenticated rank of a waiting group is closed without an answer.
+// The thread runs only while a group is being attached. It holds a bounded number of strangers, each with a
+// bounded greeting and a deadline; what is not an authenticated rank of a waiting group is closed without an
+// answer.
 //
 // Thread safety: all.
 #pragma once
@@ -28,12 +29,15 @@ class Stranger;
 class Attachment {
  public:
   Attachment(std::string secret, core::Digest settings, int rank)
-      : secret_(std::move(secret)), settings_(settings), rank_(rank), accepted_(static_cast<std::size_t>(rank)) {}
+      : secret_(std::move(secret)),
+        settings_(settings),
+        rank_(rank),
+        accepted_(static_cast<std::size_t>(rank)) {}
 
   /// Waits until all lower ranks are connected or the time is there; returns the ranks that are missing.
   std::vector<int> wait(Clock::time_point until);
-  /// REQUIRES: no longer attached.
-  std::vector<Socket> take() { return std::move(accepted_); }
+  /// The connections; from now on no more are accepted.
+  std::vector<Socket> take();
 
  private:
   friend class TcpListener;
@@ -42,9 +46,10 @@ class Attachment {
   const std::string secret_;
   const core::Digest settings_;
   const int rank_;
-  std::mutex mutex_;  // guards accepted_
+  std::mutex mutex_;  // guards accepted_ and taken_
   std::condition_variable changed_;
   std::vector<Socket> accepted_;
+  bool taken_ = false;
 };
 
 class TcpListener final : public Listener {
@@ -72,7 +77,7 @@ class TcpListener final : public Listener {
   const std::string address_;
   std::mutex control_;  // held while the thread is started or stopped
   std::thread thread_;
-  std::mutex mutex_;    // guards waiting_
+  std::mutex mutex_;  // guards waiting_
   std::map<GroupId, std::shared_ptr<Attachment>> waiting_;
 };
 

@@ -45,7 +45,8 @@ void EpollPoller::wait(Clock::time_point until) {
   const auto now = Clock::now();
   const int timeout = until <= now ? 0 : milliseconds(until - now);
   const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout);
-  for (int i = 0; i < count; ++i) note(events[static_cast<std::size_t>(i)].data.fd, events[static_cast<std::size_t>(i)].events);
+  for (int i = 0; i < count; ++i)
+    note(events[static_cast<std::size_t>(i)].data.fd, events[static_cast<std::size_t>(i)].events);
 }
 
 void EpollPoller::note(int descriptor, std::uint32_t events) {

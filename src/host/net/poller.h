@@ -1,5 +1,5 @@
-// epoll behind the Poller of net.h. Edge-triggered: it only notes what became possible; the connections forget it when
-// the kernel says that they would block.
+// epoll behind the Poller of net.h. Edge-triggered: it only notes what became possible; the connections
+// forget it when the kernel says that they would block.
 //
 // Thread safety: wait() on one thread; all else on any.
 #pragma once
@@ -14,7 +14,8 @@
 
 namespace kaitian::host::net {
 
-/// Set by the poller, cleared by the connection before it tries the socket. The flags carry no data: the socket does.
+/// Set by the poller, cleared by the connection before it tries the socket. The flags carry no data: the
+/// socket does.
 struct Readiness {
   std::atomic<bool> readable{true};
   std::atomic<bool> writable{true};

@@ -9,7 +9,8 @@
 namespace kaitian::host::net {
 namespace {
 
-// The one piece of state that belongs to the process and not to an object: fork() copies descriptors of all of them.
+// The one piece of state that belongs to the process and not to an object: fork() copies descriptors of all
+// of them.
 struct Registry {
   std::mutex mutex;
   std::set<int> open;

@@ -1,6 +1,6 @@
-// A socket (or other descriptor) with one owner. Close-on-exec, and harmless in a forked child: the child's copies are
-// closed as it is forked, so that a child that lives on neither hides the death of its parent from the peers nor
-// disturbs its connections.
+// A socket (or other descriptor) with one owner. Close-on-exec, and harmless in a forked child: the child's
+// copies are closed as it is forked, so that a child that lives on neither hides the death of its parent from
+// the peers nor disturbs its connections.
 //
 // Thread safety: a Socket has one user at a time.
 #pragma once

@@ -1,5 +1,6 @@
-// The exchange engines of all ranks in one thread, joined by a carrier that does one step at a time: every schedule can
-// be tried, and standing still is proof of a deadlock, because a step that is possible stays possible.
+// The exchange engines of all ranks in one thread, joined by a carrier that does one step at a time: every
+// schedule can be tried, and standing still is proof of a deadlock, because a step that is possible stays
+// possible.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,8 +17,8 @@ class World {
   World(const plan::Layout& layout, Cutting cutting, int window, std::vector<ExchangeCase>& cases)
       : cases_(cases), started_(static_cast<std::size_t>(layout.worldSize())) {
     for (int r = 0; r < layout.worldSize(); ++r) {
-      engines_.push_back(std::make_unique<ExchangeEngine>(
-          ExchangeEngine::Options{r, layout, cutting, window}, [this](const Status& s) { failure_ = s; }));
+      engines_.push_back(std::make_unique<ExchangeEngine>(ExchangeEngine::Options{r, layout, cutting, window},
+                                                          [this](const Status& s) { failure_ = s; }));
     }
     for (int r = 0; r < layout.worldSize(); ++r) {
       steps_.push_back([this, r] { return start(r); });
@@ -114,15 +115,17 @@ void tryCases(int count, bool shuffled) {
     Random random(seed + static_cast<std::uint64_t>(n));
     const plan::Layout layout = randomLayout(random);
     std::vector<ExchangeCase> cases;
-    for (std::int64_t i = pick(random, 1, 3); i > 0; --i) cases.push_back(makeRandomExchange(random, layout, 60));
+    for (std::int64_t i = pick(random, 1, 3); i > 0; --i)
+      cases.push_back(makeRandomExchange(random, layout, 60));
     const Cutting cutting{pick(random, 16, 64), chance(random, 0.5) ? 0 : pick(random, 0, 200)};
     World world(layout, cutting, static_cast<int>(pick(random, 1, 3)), cases);
     world.run(shuffled ? &random : nullptr);
     ASSERT_EQ(world.unfinished(), "") << "seed " << seed << " case " << n;
     for (ExchangeCase& c : cases) {
       for (std::size_t r = 0; r < c.ranks.size(); ++r) {
-        ASSERT_EQ(c.ranks[r].taken(), c.ranks[r].expected) << "seed " << seed << " case " << n << " rank " << r
-                                                           << "\n" << c.describe();
+        ASSERT_EQ(c.ranks[r].taken(), c.ranks[r].expected)
+            << "seed " << seed << " case " << n << " rank " << r << "\n"
+            << c.describe();
       }
     }
   }

@@ -14,7 +14,8 @@ plan::Layout layoutOfShape(const GroupShape& shape) {
   return makeWorld(shape, std::vector<std::string>(shape.hosts.size())).layout;
 }
 
-/// Starts all exchanges in order, makes gives ready and permits at random moments, at most `inFlight` at a time.
+/// Starts all exchanges in order, makes gives ready and permits at random moments, at most `inFlight` at a
+/// time.
 void runExchanges(RankContext& context, std::vector<ExchangeCase>& cases, std::uint64_t firstSequence,
                   std::size_t inFlight, std::uint64_t seed) {
   Random random(seed + static_cast<std::uint64_t>(context.rank));
@@ -50,7 +51,8 @@ void expectSame(std::vector<ExchangeCase>& cases, std::uint64_t seed) {
   for (std::size_t i = 0; i < cases.size(); ++i) {
     for (std::size_t r = 0; r < cases[i].ranks.size(); ++r) {
       EXPECT_EQ(cases[i].ranks[r].taken(), cases[i].ranks[r].expected)
-          << "seed " << seed << ", exchange " << i << ", rank " << r << "\n" << cases[i].describe();
+          << "seed " << seed << ", exchange " << i << ", rank " << r << "\n"
+          << cases[i].describe();
     }
   }
 }
@@ -94,15 +96,12 @@ TEST_P(RandomExchanges, GiveTheBitsOfTheSerialFold) {
   expectSame(cases, seed);
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, RandomExchanges,
-                         testing::Values(Variant{1, {}, 128 * 1024, 16 * 1024, 8},
-                                         Variant{2, {}, 128 * 1024, 16 * 1024, 8},
-                                         Variant{2, {0, 1}, 64, 0, 1},
-                                         Variant{3, {}, 256, 512, 2},
-                                         Variant{5, {0, 1, 0, 1, 2}, 128, 0, 1},
-                                         Variant{5, {0, 0, 0, 1, 1}, 1024, 4096, 3},
-                                         Variant{8, {1, 0, 1, 0, 1, 0, 1, 2}, 512, 256, 1},
-                                         Variant{8, {}, 4096, 16 * 1024, 8}));
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, RandomExchanges,
+    testing::Values(Variant{1, {}, 128 * 1024, 16 * 1024, 8}, Variant{2, {}, 128 * 1024, 16 * 1024, 8},
+                    Variant{2, {0, 1}, 64, 0, 1}, Variant{3, {}, 256, 512, 2},
+                    Variant{5, {0, 1, 0, 1, 2}, 128, 0, 1}, Variant{5, {0, 0, 0, 1, 1}, 1024, 4096, 3},
+                    Variant{8, {1, 0, 1, 0, 1, 0, 1, 2}, 512, 256, 1}, Variant{8, {}, 4096, 16 * 1024, 8}));
 
 }  // namespace
 }  // namespace kaitian::host::test

@@ -23,7 +23,8 @@ Status commonFailure(const GroupShape& shape, const std::set<int>& survivors,
   runRanks(shape, [&](RankContext& context) {
     body(context);
     if (survivors.count(context.rank) == 0) return;
-    EXPECT_TRUE(context.driveThroughFailure([&] { return context.group->failed(); })) << "rank " << context.rank;
+    EXPECT_TRUE(context.driveThroughFailure([&] { return context.group->failed(); }))
+        << "rank " << context.rank;
     seen[static_cast<std::size_t>(context.rank)] = context.group->status();
     context.driveThroughFailure([] { return false; }, milliseconds(50));
   });
@@ -44,7 +45,8 @@ TEST(Failure, WhenARankDies_EverySurvivorNamesIt) {
 TEST(Failure, WhenARankDiesInTheMiddleOfAnExchange_NothingIsReportedDone) {
   GroupShape shape = oneHost(3);
   Random random(1);
-  ExchangeCase c = makeAllReduce(random, makeWorld(shape, {"", "", ""}).layout, 100'000, DType::f32, ReduceOp::sum);
+  ExchangeCase c =
+      makeAllReduce(random, makeWorld(shape, {"", "", ""}).layout, 100'000, DType::f32, ReduceOp::sum);
   const Status failure = commonFailure(shape, {0, 1}, [&](RankContext& context) {
     auto exchange = context.group->exchange(c.request(context.rank, 0, 0));
     exchange->permit();
@@ -86,8 +88,7 @@ TEST(Failure, AfterIt_CallsAreWithoutEffect) {
     context.group->fail({Code::aborted, "stop", 0});
     Random random(1);
     std::vector<std::byte> data(8);
-    ExchangeCase c =
-        makeAllReduce(random, plan::Layout::make({0, 0}, {0, 1}), 4, DType::f32, ReduceOp::sum);
+    ExchangeCase c = makeAllReduce(random, plan::Layout::make({0, 0}, {0, 1}), 4, DType::f32, ReduceOp::sum);
     auto exchange = context.group->exchange(c.request(context.rank, 0, 0));
     exchange->giveReady(0);
     exchange->permit();
@@ -118,7 +119,8 @@ TEST(Failure, WhenARankIsStopped_ItsSilenceGrowsAndNobodyElses) {
     if (context.rank == 0) {
       EXPECT_LT(context.group->silence(2), context.group->silence(1));
     }
-    EXPECT_TRUE(context.drive([&] { return context.group->silence(1) < milliseconds(200) || context.rank == 1; }));
+    EXPECT_TRUE(
+        context.drive([&] { return context.group->silence(1) < milliseconds(200) || context.rank == 1; }));
   });
 }
 
@@ -168,7 +170,8 @@ TEST(Records, ArePublishedToAllAndForgottenWhenRetired) {
     context.group->post(42, record);
     ASSERT_TRUE(context.drive([&] {
       for (int r = 0; r < 3; ++r) {
-        if (context.group->signature(0, r) == nullptr || context.group->posted(42, r) == nullptr) return false;
+        if (context.group->signature(0, r) == nullptr || context.group->posted(42, r) == nullptr)
+          return false;
       }
       return true;
     }));
@@ -201,7 +204,8 @@ struct Puppet {
     group = std::make_unique<TcpGroup>(options, std::move(sockets), static_cast<net::EpollPoller&>(*poller));
   }
   void send(std::span<const std::byte> bytes) const {
-    EXPECT_EQ(::send(hand.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+    EXPECT_EQ(::send(hand.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes.size()));
   }
   void drive() const {
     for (int i = 0; i < 20; ++i) {
@@ -210,9 +214,9 @@ struct Puppet {
     }
   }
 
-  net::Socket hand;
   std::unique_ptr<Poller> poller;
   std::unique_ptr<TcpGroup> group;
+  net::Socket hand;  // closed first: a group that has failed would wait for it to read the reason
 };
 
 TEST(Frames, WhenAPeerSendsNonsense_TheGroupFailsAndNamesIt) {
@@ -226,11 +230,10 @@ TEST(Frames, WhenAPeerSendsNonsense_TheGroupFailsAndNamesIt) {
     // Mostly headers that are nearly right, so that what lies behind the first check is reached too.
     if (chance(random, 0.9)) {
       for (std::size_t at = 0; at + net::kHeaderBytes <= bytes.size();) {
-        net::FrameHeader header{static_cast<net::FrameType>(pick(random, 1, 10)),
-                                static_cast<std::uint8_t>(pick(random, 0, 1)),
-                                static_cast<std::uint32_t>(pick(random, 0, 16)),
-                                static_cast<std::uint64_t>(pick(random, 0, 3)),
-                                static_cast<std::uint64_t>(pick(random, 0, 3))};
+        net::FrameHeader header{
+            static_cast<net::FrameType>(pick(random, 1, 10)), static_cast<std::uint8_t>(pick(random, 0, 1)),
+            static_cast<std::uint32_t>(pick(random, 0, 16)), static_cast<std::uint64_t>(pick(random, 0, 3)),
+            static_cast<std::uint64_t>(pick(random, 0, 3))};
         const net::HeaderBytes encoded = encode(header);
         std::copy(encoded.begin(), encoded.end(), bytes.begin() + static_cast<std::ptrdiff_t>(at));
         at += net::kHeaderBytes + header.bytes;

@@ -177,12 +177,15 @@ TEST(AddressChoice, WhenTowardsLoopback_IsLoopback) {
 TEST(AddressChoice, WhenTheInterfaceDoesNotExist_NamesThoseThatDo) {
   const auto listener = Listener::create({"nosuch", ""});
   ASSERT_FALSE(listener.ok());
-  EXPECT_NE(listener.status().message().find("there are: lo"), std::string::npos) << listener.status().message();
+  EXPECT_NE(listener.status().message().find("there are: lo"), std::string::npos)
+      << listener.status().message();
 }
 
 TEST(AddressText, GivesBackWhatItParsed) {
-  for (const char* text : {"10.1.2.3:4711", "[::1]:80"}) EXPECT_EQ(toString(parseAddress(text).value()), text);
-  for (const char* text : {"", ":1", "10.0.0.1", "10.0.0.1:", "10.0.0.1:0", "10.0.0.1:99999", "host:1", "1.2.3.4:5x"}) {
+  for (const char* text : {"10.1.2.3:4711", "[::1]:80"})
+    EXPECT_EQ(toString(parseAddress(text).value()), text);
+  for (const char* text :
+       {"", ":1", "10.0.0.1", "10.0.0.1:", "10.0.0.1:0", "10.0.0.1:99999", "host:1", "1.2.3.4:5x"}) {
     EXPECT_EQ(parseAddress(text).status().code(), Code::invalidArgument) << text;
   }
 }

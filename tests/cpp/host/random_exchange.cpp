@@ -41,7 +41,7 @@ std::vector<Stretch> randomStretches(Random& random, int ranks, std::int64_t cou
 /// The ranges of one rank; neighbours become one range or stay two.
 template <typename Range>
 std::vector<Range> rangesOf(Random& random, const std::vector<Stretch>& stretches,
-                            const std::vector<bool> Stretch::*who, std::size_t rank) {
+                            const std::vector<bool> Stretch::* who, std::size_t rank) {
   std::vector<Range> ranges;
   for (const Stretch& s : stretches) {
     if (!(s.*who)[rank]) continue;
@@ -109,7 +109,9 @@ void expectResults(ExchangeCase& c, const std::vector<Stretch>& stretches, const
       fold::fold({c.dtype, c.plan->fold, layout.worldSize()}, inputs, result, 1);
       for (auto& memory : c.ranks) {
         const auto rank = static_cast<std::size_t>(&memory - c.ranks.data());
-        if (s.takes[rank]) std::memcpy(memory.expected.data() + memory.shift + static_cast<std::size_t>(e) * size, result, size);
+        if (s.takes[rank])
+          std::memcpy(memory.expected.data() + memory.shift + static_cast<std::size_t>(e) * size, result,
+                      size);
       }
     }
   }
@@ -186,7 +188,8 @@ ExchangeCase makeRandomExchange(Random& random, const plan::Layout& layout, std:
   return makeCase(random, layout, stretches, count, dtype, op);
 }
 
-ExchangeCase makeAllReduce(Random& random, const plan::Layout& layout, std::int64_t count, DType dtype, ReduceOp op) {
+ExchangeCase makeAllReduce(Random& random, const plan::Layout& layout, std::int64_t count, DType dtype,
+                           ReduceOp op) {
   std::vector<Stretch> stretches;
   const std::vector<bool> all(at(layout.worldSize()), true);
   if (count > 0) stretches.push_back({0, count, all, all});

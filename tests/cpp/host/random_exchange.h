@@ -19,13 +19,14 @@ std::uint64_t newSeed();
 std::int64_t pick(Random& random, std::int64_t least, std::int64_t most);
 bool chance(Random& random, double probability);
 
-/// An exchange with the memory of every rank: where its gives lie and its takes go, before and (expected) after.
+/// An exchange with the memory of every rank: where its gives lie and its takes go, before and (expected)
+/// after.
 struct ExchangeCase {
   struct Memory {
-    std::vector<std::byte> gives, takes;      // of the whole vector; takes unused when in place
-    std::vector<std::byte> expected;          // of the memory that is taken into
+    std::vector<std::byte> gives, takes;  // of the whole vector; takes unused when in place
+    std::vector<std::byte> expected;      // of the memory that is taken into
     bool inPlace = false;
-    std::size_t shift = 0;                    // bytes by which the elements are unaligned
+    std::size_t shift = 0;  // bytes by which the elements are unaligned
 
     std::vector<std::byte>& taken() { return inPlace ? gives : takes; }
   };
@@ -42,6 +43,7 @@ struct ExchangeCase {
 /// Ranges, givers, takers, op, dtype and data at random. `most`: elements of the vector.
 ExchangeCase makeRandomExchange(Random& random, const plan::Layout& layout, std::int64_t most);
 /// Every rank gives and takes all `count` elements.
-ExchangeCase makeAllReduce(Random& random, const plan::Layout& layout, std::int64_t count, DType dtype, ReduceOp op);
+ExchangeCase makeAllReduce(Random& random, const plan::Layout& layout, std::int64_t count, DType dtype,
+                           ReduceOp op);
 
 }  // namespace kaitian::host::test

@@ -27,7 +27,8 @@ bool RankContext::drive(const std::function<bool()>& condition, std::chrono::mil
   return run(*this, condition, limit, false);
 }
 
-bool RankContext::driveThroughFailure(const std::function<bool()>& condition, std::chrono::milliseconds limit) {
+bool RankContext::driveThroughFailure(const std::function<bool()>& condition,
+                                      std::chrono::milliseconds limit) {
   return run(*this, condition, limit, true);
 }
 

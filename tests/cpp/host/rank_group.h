@@ -1,5 +1,5 @@
-// All ranks of a group as threads of this process, connected over loopback; each has a poller and a listener of its
-// own, as if it were a process.
+// All ranks of a group as threads of this process, connected over loopback; each has a poller and a listener
+// of its own, as if it were a process.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@ struct GroupShape {
   std::int64_t smallBytes = 16 * 1024;
   int window = 8;
   std::chrono::milliseconds heartbeat{2'500};
-  bool close = true;             // say goodbye when a rank's function returns
+  bool close = true;  // say goodbye when a rank's function returns
 
   int worldSize() const { return static_cast<int>(hosts.size()); }
 };
@@ -28,9 +28,10 @@ struct RankContext {
   std::unique_ptr<Poller> poller;
   std::unique_ptr<HostGroup> group;
 
-  /// Polls and sleeps as a progress thread does until `condition` holds; false after `limit`, or when the group has
-  /// failed.
-  bool drive(const std::function<bool()>& condition, std::chrono::milliseconds limit = std::chrono::seconds(60));
+  /// Polls and sleeps as a progress thread does until `condition` holds; false after `limit`, or when the
+  /// group has failed.
+  bool drive(const std::function<bool()>& condition,
+             std::chrono::milliseconds limit = std::chrono::seconds(60));
   /// The same, but a failure does not end it.
   bool driveThroughFailure(const std::function<bool()>& condition,
                            std::chrono::milliseconds limit = std::chrono::seconds(60));
@@ -40,7 +41,8 @@ World makeWorld(const GroupShape& shape, const std::vector<std::string>& address
 /// Shape with all ranks on one host.
 GroupShape oneHost(int ranks);
 
-/// Connects all ranks and calls `body` on a thread per rank; joins them all. Failures to connect are test failures.
+/// Connects all ranks and calls `body` on a thread per rank; joins them all. Failures to connect are test
+/// failures.
 void runRanks(const GroupShape& shape, const std::function<void(RankContext&)>& body);
 
 }  // namespace kaitian::host::test

@@ -43,7 +43,8 @@ TEST(Transfer, WhenBatchesComeInHostileOrdersBesideExchanges_EveryMessageArrives
   Random random(seed);
   const plan::Layout layout = makeWorld(shape, std::vector<std::string>(4)).layout;
   std::vector<ExchangeCase> cases;
-  for (int i = 0; i < 4; ++i) cases.push_back(makeAllReduce(random, layout, 20'000, DType::i32, ReduceOp::sum));
+  for (int i = 0; i < 4; ++i)
+    cases.push_back(makeAllReduce(random, layout, 20'000, DType::i32, ReduceOp::sum));
   runRanks(shape, [&](RankContext& context) {
     Random mine(seed + static_cast<std::uint64_t>(context.rank));
     struct Key {
@@ -90,7 +91,8 @@ TEST(Transfer, WhenBatchesComeInHostileOrdersBesideExchanges_EveryMessageArrives
       if (chance(mine, 0.3)) context.group->poll();
     }
     const bool all = context.drive([&] {
-      return batch.done() && std::all_of(exchanges.begin(), exchanges.end(), [](auto& e) { return e->done(); });
+      return batch.done() &&
+             std::all_of(exchanges.begin(), exchanges.end(), [](auto& e) { return e->done(); });
     });
     EXPECT_TRUE(all) << "rank " << context.rank << ": " << context.group->status().toString();
     for (const auto& item : batch.items) EXPECT_EQ(item->data, item->expected);
@@ -107,7 +109,8 @@ TEST(Transfer, WhenReceivedFromAnySource_TellsTheSenderAndKeepsItsOrder) {
     std::vector<int> data(2 * kEach);
     if (context.rank == 0) {
       for (int& slot : data) {
-        transfers.push_back(context.group->receive(HostGroup::kAnySource, 9, reinterpret_cast<std::byte*>(&slot), 4));
+        transfers.push_back(
+            context.group->receive(HostGroup::kAnySource, 9, reinterpret_cast<std::byte*>(&slot), 4));
       }
     } else {
       for (int n = 0; n < kEach; ++n) {
