@@ -23,8 +23,14 @@ struct CompletionPool::State {
 
 namespace {
 
+/// Threads that stay though nothing waits: a callback that waits is common, and a new thread for each is not
+/// cheap.
+constexpr int kSpare = 2;
+
 // The pool whose thread this is.
 thread_local std::shared_ptr<void> ownPool;  // NOLINT(bugprone-dynamic-static-initializers)
+// Waits that this thread is in, one inside the other: it counts once.
+thread_local int depth = 0;
 
 }  // namespace
 
@@ -42,7 +48,7 @@ CompletionPool::~CompletionPool() {
 void CompletionPool::run(std::function<void()> callback) {
   std::lock_guard<std::mutex> lock(state_->mutex);
   state_->queue.push_back(std::move(callback));
-  if (state_->threads == 0) grow(state_);
+  if (state_->threads == state_->waiting) grow(state_);
   state_->changed.notify_one();
 }
 
@@ -65,7 +71,7 @@ void CompletionPool::work(const std::shared_ptr<State>& state) {
       callback();
       callback = nullptr;
       lock.lock();
-    } else if (state->stopping || state->threads - state->waiting > 1) {
+    } else if (state->stopping || state->threads - state->waiting > kSpare) {
       break;
     } else {
       state->changed.wait(lock);
@@ -80,10 +86,12 @@ void CompletionPool::work(const std::shared_ptr<State>& state) {
 void CompletionPool::waits(bool begins) {
   const auto state = std::static_pointer_cast<State>(ownPool);
   if (!state) return;
+  const bool outermost = begins ? depth++ == 0 : --depth == 0;
+  if (!outermost) return;
   std::lock_guard<std::mutex> lock(state->mutex);
   state->waiting += begins ? 1 : -1;
-  if (begins && state->threads == state->waiting) grow(state);
-  if (!begins) state->changed.notify_all();
+  if (begins && state->threads == state->waiting && !state->queue.empty()) grow(state);
+  if (!begins && state->threads - state->waiting > kSpare) state->changed.notify_all();
 }
 
 }  // namespace kaitian::relay

@@ -1,5 +1,5 @@
-// The threads that run `done` callbacks. One, and one more for each callback that waits for another
-// operation.
+// The threads that run `done` callbacks. One that is free to run, and one for each callback that waits for
+// another operation.
 //
 // Ownership: owns its threads. Thread safety: any thread.
 #pragma once
@@ -18,7 +18,8 @@ class CompletionPool {
   CompletionPool& operator=(const CompletionPool&) = delete;
 
   void run(std::function<void()> callback);
-  /// The calling thread begins or has ended a wait; no effect on threads that are not of a pool.
+  /// The calling thread begins or has ended something that may wait for a later callback: meanwhile another
+  /// thread runs what is queued. Waits may nest. No effect on threads that are not of a pool.
   static void waits(bool begins);
 
  private:

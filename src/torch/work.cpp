@@ -80,10 +80,18 @@ void OperationWork::finished() {
   if (counters_)
     counters_->paths[device_ ? PathCounters::relay : PathCounters::host].add(bytes_,
                                                                              host::Clock::now() - started_);
+  // The future's callbacks run now; they may wait for futures that later completions complete.
+  relay::Process::completionWaits(true);
   if (error)
     future_->setError(error);
   else
     future_->markCompleted(c10::IValue(outputs_));
+  relay::Process::completionWaits(false);
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> OperationWork::getFuture() {
+  futureTaken_ = true;
+  return future_;
 }
 
 bool OperationWork::isCompleted() {
@@ -106,7 +114,8 @@ std::exception_ptr OperationWork::exception() const {
 bool OperationWork::waitHost(host::Clock::time_point until) {
   relay::Process::completionWaits(true);
   bool reached = operation_->wait(until);
-  if (reached && writesBack_) {
+  const bool futureTaken = futureTaken_;
+  if (reached && (writesBack_ || futureTaken)) {
     std::unique_lock<std::mutex> lock(mutex_);
     const auto isDone = [this] { return completed_; };
     if (until == host::Clock::time_point::max())
@@ -114,6 +123,8 @@ bool OperationWork::waitHost(host::Clock::time_point until) {
     else
       reached = cv_.wait_until(lock, until, isDone);
   }
+  // After wait() the future that the caller holds is completed too; its callbacks may still run.
+  if (reached && futureTaken) future_->wait();
   relay::Process::completionWaits(false);
   return reached;
 }
@@ -137,8 +148,12 @@ bool OperationWork::wait(std::chrono::milliseconds timeout) {
 void OperationWork::synchronize() { wait(kNoTimeout); }
 
 float OperationWork::getDuration() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  TORCH_CHECK(completed_, title_, ": getDuration() before the operation has completed");
+  TORCH_CHECK(operation_->finished(), title_, ": getDuration() before the operation has completed");
+  relay::Process::completionWaits(true);
+  std::unique_lock<std::mutex> lock(mutex_);
+  // Short: the completion is on its way. torch's member is not mutable as its mutex is.
+  const_cast<OperationWork*>(this)->cv_.wait(lock, [this] { return completed_; });
+  relay::Process::completionWaits(false);
   return std::chrono::duration<float, std::milli>(ended_ - started_).count();
 }
 

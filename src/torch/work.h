@@ -68,7 +68,7 @@ class OperationWork final : public c10d::Work {
   void blockCurrentStream() override { synchronize(); }
   bool wait(std::chrono::milliseconds timeout) override;
   void abort() override {}
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   float getDuration() const override;
   std::uint64_t getSequencenumber() const override { return operation_->sequence(); }
 
@@ -86,6 +86,7 @@ class OperationWork final : public c10d::Work {
   const bool writesBack_;
   std::shared_ptr<PathCounters> counters_;
   const std::uint64_t bytes_;
+  std::atomic<bool> futureTaken_{false};
   relay::EventRef written_;  // behind the write-back; guarded by mutex_
   c10::intrusive_ptr<c10::ivalue::Future> future_;
   const host::Clock::time_point started_;
