@@ -25,8 +25,8 @@ def _print_table(title: str, tables: list[dict[tuple[str, str, str], str]]) -> N
         row = "".join(f"{_letters(tables, name, kind):>10}" for kind in cells.CLASSES)
         print(f"{name:26}{row}")
     print(
-        "'.': right on all ranks; '-': not defined for the dtype; 's': right, and cpu ranks, which have no streams, take "
-        "part from the host"
+        "'.': right on all ranks; '-': not defined for the dtype; 's': right, and cpu ranks, which have no streams, "
+        "take part from the host"
     )
 
 
