@@ -2,7 +2,7 @@
 # Installs the Debian packages that the build, the tests and the demo's data need, as root or with sudo. Without either,
 # prints the one command and goes on: what is missing is then skipped by name.
 set -eu
-packages="cmake ninja-build ccache libgtest-dev libgmock-dev libbenchmark-dev clang-tidy clang-format iproute2 dataset-fashion-mnist"
+packages="cmake ninja-build ccache libgtest-dev libgmock-dev libbenchmark-dev clang-tidy iproute2 dataset-fashion-mnist"
 command -v dpkg-query >/dev/null 2>&1 || { echo "no Debian system: install the equivalents of: $packages"; exit 0; }
 missing=""
 for package in $packages; do

@@ -55,8 +55,7 @@ PYBIND11_MODULE(_C, m) {
   });
   m.def("in_bad_fork", &inBadFork);
   m.def("live_device_bytes", &liveDeviceBytes);
-  m.def(
-      "park_streams", [] { parkStreams(std::chrono::milliseconds(200)); }, noGil);
+  m.def("park_streams", [] { parkStreams(std::chrono::milliseconds(200)); }, noGil);
   m.def("synchronize", &synchronizeStreams, noGil);
   m.def("sleep_on_stream", &sleepOnStream, noGil, py::arg("milliseconds"));
   m.def("configure_pace", &configurePace, py::arg("measured"), py::arg("slowness"), py::arg("copy_latency"),

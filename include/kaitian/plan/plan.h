@@ -61,17 +61,18 @@ const char* toString(Kind kind) noexcept;  // "all_reduce", … as in torch.dist
 /// Sizes are per tensor so that lists and coalesced calls are one collective with one vector, which holds
 /// tensor group after tensor group and in each of them the blocks in rank order (all-to-all: row after row).
 ///
-/// kind           counts (elements)                       buffers of rank r; "W blocks" is one tensor, or W
-/// (lists) allReduce,     [t]: elements of tensor t               output t, in place broadcast, reduce
-/// allGather      [t * W + r]: rank r contributes to      input t: own block; output t, or outputs t * W …
-///                group t                                 t * W + W - 1 (lists): W blocks
-/// reduceScatter  [t * W + r]: rank r receives of t       input t, or inputs t * W … (lists): W blocks;
-/// output t gather         [r]: rank r contributes                 input 0; root: output 0, or outputs 0 … W
-/// - 1 (lists) scatter        [r]: rank r receives                    root: input 0, or inputs 0 … W - 1
-/// (lists); output 0 allToAll       [s * W + d]: from rank s to rank d      input 0 and output 0: W blocks in
-/// rank order, or inputs
-///                                                        and outputs 0 … W - 1 (lists)
-/// barrier        empty                                   none
+// clang-format off
+/// kind           counts (elements)                      buffers of rank r; "W blocks" is one tensor, or W (lists)
+/// allReduce,     [t]: elements of tensor t              output t, in place
+/// broadcast, reduce
+/// allGather      [t * W + r]: r contributes to group t  input t: own block; output t, or outputs t*W ... t*W + W-1: W blocks
+/// reduceScatter  [t * W + r]: r receives of group t     input t, or inputs t*W ... t*W + W-1: W blocks; output t
+/// gather         [r]: r contributes                     input 0; root: output 0, or outputs 0 ... W-1
+/// scatter        [r]: r receives                        root: input 0, or inputs 0 ... W-1; output 0
+/// allToAll       [s * W + d]: from rank s to rank d     input 0 and output 0: W blocks in rank order, or inputs and
+///                                                       outputs 0 ... W-1
+/// barrier        empty                                  none
+// clang-format on
 ///
 /// In place: the input of an all-gather may be the own block of its output, and the output of a
 /// reduce-scatter the own block of its input. That may differ by rank, so it is no part of the value, and
