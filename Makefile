@@ -17,14 +17,14 @@ demo: install ## Train MobileNetV2 over four ranks on three kinds of devices, an
 	$(PY) examples/demo.py
 
 test: install cpp-test ## Everything but the long tests
-	$(VENV)/bin/pytest tests/python emulator/tests -m "not long" -q
+	$(VENV)/bin/pytest tests/python -m "not long" -q
 
 test-long: install ## The long tests: sanitizers, more random cases, network namespaces, a thousand groups
 	cmake --workflow --preset asan-ubsan
 	cmake --workflow --preset tsan
 	cmake --preset dev && cmake --build --preset dev
 	ctest --test-dir build/dev -L long --output-on-failure --no-tests=error
-	$(VENV)/bin/pytest tests/python emulator/tests -m long -q
+	$(VENV)/bin/pytest tests/python -m long -q
 
 cpp-test: $(STAMPS)/packages
 	cmake --workflow --preset dev

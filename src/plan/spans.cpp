@@ -85,7 +85,7 @@ class Writer {
     const int groups = static_cast<int>(collective_.counts.size()) / worldSize_;
     for (int group = 0; group < groups; ++group) {
       for (int rank = 0; rank < worldSize_; ++rank) {
-        const std::int64_t count = collective_.counts[static_cast<std::size_t>(group * worldSize_ + rank)];
+        const std::int64_t count = countAt(group, rank);
         const Ref block = ownBlock(collective_, worldSize_, rank, group);
         if (gathers) {
           add(count, rank, many, Ref{Space::input, group, 0}, block);
@@ -96,12 +96,18 @@ class Writer {
     }
   }
 
+  /// counts[row * W + column]
+  std::int64_t countAt(int row, int column) const {
+    const auto width = static_cast<std::size_t>(worldSize_);
+    return collective_.counts[static_cast<std::size_t>(row) * width + static_cast<std::size_t>(column)];
+  }
+
   void pairs() {
     std::vector<std::int64_t> received(static_cast<std::size_t>(worldSize_), 0);  // offset per destination
     for (int from = 0; from < worldSize_; ++from) {
       std::int64_t sent = 0;
       for (int to = 0; to < worldSize_; ++to) {
-        const std::int64_t count = collective_.counts[static_cast<std::size_t>(from * worldSize_ + to)];
+        const std::int64_t count = countAt(from, to);
         std::int64_t& offset = received[static_cast<std::size_t>(to)];
         const bool lists = collective_.lists;
         add(count, from, to, lists ? Ref{Space::input, to, 0} : Ref{Space::input, 0, sent},
