@@ -19,11 +19,11 @@ import torch.distributed as dist
 
 import test_ddp
 from kaitian_testing import matrix
-from kaitian_testing.pool import Job, Worker
+from kaitian_testing.pool import Job, RankFailed, Worker
 
 CLONE_NEWNET = 0x40000000
 LAYOUT = ["alpha", "beta", "alpha", "cpu"]
-HOST_OF = [0, 1, 1, 0]
+HOST_OF = [0, 1, 0, 1]  # emulated devices of one vendor reach each other inside one namespace only
 
 pytestmark = pytest.mark.long
 
@@ -38,27 +38,29 @@ class HostJob(Job):
 
 @dataclass
 class Namespaces:
-    """Two namespaces with a link between them, and one in each that leads nowhere."""
+    """Two namespaces with a link between them, and one link in each that leads nowhere."""
 
-    names: list[str]
+    holders: list[int]  # processes whose end ends the namespaces
     links: list[str]
     addresses: list[str]
 
 
-def _ip(*arguments: str) -> None:
-    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=20, check=False)
+def _ip(holder: int, *arguments: str) -> None:
+    """Run ip in the namespace of a process."""
+    command = ["nsenter", "-t", str(holder), "-n", "ip", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
 
 
-def _inside(namespace: str, action: Callable[[], Any]) -> Any:
-    """Run `action` on a thread that is in the namespace; its threads and sockets stay there."""
+def _inside(holder: int, action: Callable[[], Any]) -> Any:
+    """Run `action` on a thread that is in the namespace; its threads, sockets and processes stay there."""
     results: list[Any] = []
 
     def run() -> None:
-        with open(f"/var/run/netns/{namespace}") as file:
+        with open(f"/proc/{holder}/ns/net") as file:
             if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET) != 0:
-                raise OSError(ctypes.get_errno(), f"setns to {namespace}")
+                raise OSError(ctypes.get_errno(), f"setns to the namespace of process {holder}")
         results.append(action())
 
     thread = threading.Thread(target=run)
@@ -67,33 +69,43 @@ def _inside(namespace: str, action: Callable[[], Any]) -> Any:
     return results[0]
 
 
+def _set_up(made: Namespaces) -> None:
+    first, second = made.links
+    peer = ["peer", "name", second, "netns", str(made.holders[1])]
+    _ip(made.holders[0], "link", "add", first, "type", "veth", *peer)
+    for k, (holder, link, address) in enumerate(zip(made.holders, made.links, made.addresses, strict=True)):
+        _ip(holder, "link", "add", "nowhere", "type", "veth", "peer", "name", "nowhere2")
+        _ip(holder, "addr", "add", f"10.214.{k}.1/24", "dev", "nowhere")
+        _ip(holder, "addr", "add", f"{address}/24", "dev", link)
+        for up in ("lo", "nowhere", link):
+            _ip(holder, "link", "set", up, "up")
+
+
 @pytest.fixture(scope="module")
 def namespaces() -> Iterator[Namespaces]:
     if os.geteuid() != 0:
         pytest.skip("network namespaces need root")
-    if shutil.which("ip") is None:
-        pytest.skip("the command ip (package iproute2) is missing")
-    tag = f"{os.getpid() % 100_000}"
-    made = Namespaces([f"kt{tag}a", f"kt{tag}b"], [f"kv{tag}a", f"kv{tag}b"], ["10.213.7.1", "10.213.7.2"])
+    for tool in ("ip", "unshare", "nsenter"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"the command {tool} is missing (packages iproute2, util-linux)")
+    # They read from a pipe of this process, so the namespaces go with it however it ends.
+    holders = [subprocess.Popen(["unshare", "--net", "cat"], stdin=subprocess.PIPE) for _ in range(2)]
     try:
+        own = os.stat("/proc/self/ns/net").st_ino
+        until = time.monotonic() + 5
+        while any(os.stat(f"/proc/{h.pid}/ns/net").st_ino == own for h in holders):
+            if time.monotonic() > until or any(h.poll() is not None for h in holders):
+                pytest.skip("network namespaces cannot be made here: unshare --net failed")
+            time.sleep(0.01)
+        made = Namespaces([h.pid for h in holders], ["kt-a", "kt-b"], ["10.213.7.1", "10.213.7.2"])
         try:
-            for name in made.names:
-                _ip("netns", "add", name)
-            first, second = made.links
-            _ip("link", "add", first, "netns", made.names[0], "type", "veth", "peer", second, "netns", made.names[1])
+            _set_up(made)
         except RuntimeError as error:
-            pytest.skip(f"network namespaces cannot be made here: {error}")
-        for k, (name, link, address) in enumerate(zip(made.names, made.links, made.addresses, strict=True)):
-            _ip("-n", name, "addr", "add", f"{address}/24", "dev", link)
-            for up in ("lo", link):
-                _ip("-n", name, "link", "set", up, "up")
-            _ip("-n", name, "link", "add", "nowhere", "netns", name, "type", "veth", "peer", "name", "nowhere2")
-            _ip("-n", name, "addr", "add", f"10.214.{k}.1/24", "dev", "nowhere")
-            _ip("-n", name, "link", "set", "nowhere", "up")
+            pytest.skip(f"links between network namespaces cannot be made here: {error}")
         yield made
     finally:
-        for name in made.names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, timeout=20, check=False)
+        for holder in holders:
+            holder.communicate(timeout=10)
 
 
 class Hosts:
@@ -101,7 +113,7 @@ class Hosts:
 
     def __init__(self, spaces: Namespaces, with_name: bool) -> None:
         self._store = _inside(
-            spaces.names[0],
+            spaces.holders[0],
             lambda: dist.TCPStore(
                 spaces.addresses[0], 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60)
             ),
@@ -114,9 +126,9 @@ class Hosts:
             if not with_name:
                 del environment["KAITIAN_SOCKET_IFNAME"]
             name = device if device == "cpu" else f"{device}:{index}"
-            self._workers.append(_inside(spaces.names[host], lambda name=name, env=environment: Worker(name, env)))
+            self._workers.append(_inside(spaces.holders[host], lambda name=name, env=environment: Worker(name, env)))
 
-    def run(self, function: Callable[..., Any], *args: Any, timeout: float = 120, **options: Any) -> list[Any]:
+    def run(self, function: Callable[..., Any], *args: Any, timeout: float = 90, **options: Any) -> list[Any]:
         """Run a job on all ranks."""
         self._count += 1
         deadline = time.monotonic() + timeout
@@ -126,7 +138,15 @@ class Hosts:
         ]
         for job, worker in zip(jobs, self._workers, strict=True):
             worker.start(job, function, args)
-        return [worker.finish(job, deadline) for job, worker in zip(jobs, self._workers, strict=True)]
+        results, failures = [], []
+        for job, worker in zip(jobs, self._workers, strict=True):
+            try:
+                results.append(worker.finish(job, deadline))
+            except RankFailed as failure:
+                failures.append(str(failure))
+        if failures:
+            raise AssertionError("\n".join(failures))
+        return results
 
     def close(self) -> None:
         for worker in self._workers:
@@ -176,7 +196,7 @@ def test_a_wrong_interface_is_an_error_that_names_it(namespaces: Namespaces) -> 
         "dist.init_process_group('kaitian', store=dist.HashStore(), rank=0, world_size=1)"
     )
     done = subprocess.run(
-        ["ip", "netns", "exec", namespaces.names[0], sys.executable, "-c", script],
+        ["ip", "netns", "exec", namespaces.holders[0], sys.executable, "-c", script],
         env={**os.environ, "KAITIAN_SOCKET_IFNAME": "absent0", "KAITIAN_DEVICE": "cpu", "MASTER_ADDR": "10.213.7.1"},
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
