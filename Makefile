@@ -6,6 +6,9 @@ PY := $(VENV)/bin/python
 STAMPS := build/stamps
 export TORCH_DEVICE_BACKEND_AUTOLOAD = 0
 export OMP_NUM_THREADS = 1
+# Checkouts in different folders share what is compiled already.
+export CCACHE_BASEDIR = $(CURDIR)
+export CCACHE_NOHASHDIR = 1
 
 CORE_SOURCES := $(shell find src include cmake -name '*.cpp' -o -name '*.h' -o -name '*.txt' -o -name '*.cmake' 2>/dev/null)
 EMULATOR_SOURCES := $(shell find emulator -name '*.cpp' -o -name '*.h' -o -name '*.txt' -o -name '*.toml' -o -name '*.py' 2>/dev/null)
@@ -19,7 +22,7 @@ demo: install ## Train MobileNetV2 over four ranks on three kinds of devices, an
 test: install cpp-test ## Everything but the long tests
 	$(VENV)/bin/pytest tests/python -m "not long" -q
 
-test-long: install ## The long tests: sanitizers, more random cases, network namespaces, a thousand groups
+test-long: install $(STAMPS)/packages ## The long tests: sanitizers, more random cases, network namespaces, a thousand groups
 	cmake --workflow --preset asan-ubsan
 	cmake --workflow --preset tsan
 	cmake --preset dev && cmake --build --preset dev
