@@ -214,7 +214,7 @@ namespace {
 Status publishFinal(Store& store, const RendezvousOptions& options, const Status& mine) {
   Collector collector(store, options, resultKey, "connect to the group");
   Result<std::vector<std::string>> records = collector.collect(serializeStatus(mine));
-  const Status outcome = records.ok() ? outcomeOf(records.value(), options) : records.status();
+  Status outcome = records.ok() ? outcomeOf(records.value(), options) : records.status();
   if (Status status = store.set(kFinalKey, serializeStatus(outcome)); !status.ok() && outcome.ok()) {
     return storeFailed(options, "cannot publish the final decision", status);
   }
