@@ -2,6 +2,9 @@
 
 #include <c10/core/StreamGuard.h>
 
+#include <condition_variable>
+#include <mutex>
+
 namespace kaitian::shim {
 namespace {
 
@@ -29,7 +32,35 @@ OperationWork::OperationWork(Config config)
       started_(host::Clock::now()),
       ended_(started_) {}
 
+namespace {
+
+/// Works of this process whose callbacks have not all returned.
+struct Unfinished {
+  std::mutex mutex;
+  std::condition_variable none;
+  std::int64_t count = 0;
+
+  static Unfinished& instance() {
+    static auto* unfinished = new Unfinished;  // used while the interpreter ends
+    return *unfinished;
+  }
+  void add(int change) {
+    std::lock_guard<std::mutex> lock(mutex);
+    count += change;
+    if (count == 0) none.notify_all();
+  }
+};
+
+}  // namespace
+
+bool OperationWork::drain(std::chrono::milliseconds timeout) {
+  Unfinished& unfinished = Unfinished::instance();
+  std::unique_lock<std::mutex> lock(unfinished.mutex);
+  return unfinished.none.wait_for(lock, timeout, [&unfinished] { return unfinished.count == 0; });
+}
+
 void OperationWork::attach(relay::OperationRef operation) {
+  Unfinished::instance().add(1);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     operation_ = std::move(operation);
@@ -87,6 +118,7 @@ void OperationWork::finished() {
   else
     future_->markCompleted(c10::IValue(outputs_));
   relay::Process::completionWaits(false);
+  Unfinished::instance().add(-1);
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> OperationWork::getFuture() {

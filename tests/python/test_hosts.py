@@ -196,7 +196,7 @@ def test_a_wrong_interface_is_an_error_that_names_it(namespaces: Namespaces) -> 
         "dist.init_process_group('kaitian', store=dist.HashStore(), rank=0, world_size=1)"
     )
     done = subprocess.run(
-        ["ip", "netns", "exec", namespaces.holders[0], sys.executable, "-c", script],
+        ["nsenter", "-t", str(namespaces.holders[0]), "-n", sys.executable, "-c", script],
         env={**os.environ, "KAITIAN_SOCKET_IFNAME": "absent0", "KAITIAN_DEVICE": "cpu", "MASTER_ADDR": "10.213.7.1"},
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
