@@ -47,6 +47,12 @@ class Backend:
 
 def claimed_capabilities(row: Mapping[str, Any]) -> str: ...
 def time_all_reduce(backend: Any, tensor: torch.Tensor, calls: int) -> list[int]: ...
+def live() -> list[Backend]:
+    """All backends that this process has made and not dropped."""
+
+def drain(timeout: timedelta) -> bool:
+    """Wait until the callbacks of all works have returned; False when the time came first."""
+
 def create(
     *,
     store: Store,

@@ -6,7 +6,6 @@ import atexit
 import os
 import platform
 import socket
-import weakref
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -17,8 +16,6 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import DebugLevel, PrefixStore, Store, get_debug_level
 
 from kaitian import _C, _devices, _vendors
-
-_live: weakref.WeakSet[Any] = weakref.WeakSet()
 
 #: (library, version) -> what this process found that it can do, for later groups.
 _verified: dict[tuple[str, str], str] = {}
@@ -67,12 +64,14 @@ def _create(request: Any, options: Any) -> Any:
         global_ranks=list(request.global_ranks_in_group),
         identity=_identity(accelerator, vendor, options),
         device=str(accelerator) if accelerator is not None else None,
-        vendor=_row(vendor, store, timeout) if vendor is not None else None,
+        vendor=_row(vendor, timeout) if vendor is not None else None,
         options=options,
         towards=os.environ.get("MASTER_ADDR", ""),
         detail=_is_detail(),
     )
-    _live.add(backend)
+    # Registered again, so that it runs before what device packages registered since: they stop their streams.
+    atexit.unregister(_stop_all)
+    atexit.register(_stop_all)
     return backend
 
 
@@ -85,12 +84,12 @@ def _is_detail() -> bool:
     return bool(get_debug_level() == DebugLevel.DETAIL)
 
 
-def _row(vendor: _vendors.Vendor, store: Store, timeout: timedelta) -> dict[str, Any]:
+def _row(vendor: _vendors.Vendor, timeout: timedelta) -> dict[str, Any]:
     """What the extension needs of a row, with a creator for the communicator of one island."""
     # A margin, so that kaitian's own deadline, which names the rank, comes before the library's.
     patience = timeout + timedelta(seconds=30)
 
-    def create(island: int, rank: int, size: int) -> Any:
+    def create(island: int, rank: int, size: int, store: Store) -> Any:
         return vendor.create(PrefixStore(f"{vendor.library}/{island}/", store), rank, size, patience)
 
     return {
@@ -134,7 +133,7 @@ def _known_capabilities(library: tuple[str, str]) -> str:
     All groups of a process use the same library: that of its one accelerator.
     """
     if library[0] and library not in _verified:
-        found = next(filter(None, (backend.capabilities() for backend in _live)), "")
+        found = next(filter(None, (backend.capabilities() for backend in _C.live())), "")
         if found:
             _verified[library] = found
     return _verified.get(library, "")
@@ -178,7 +177,7 @@ def backend_of(group: dist.ProcessGroup | None = None) -> Any:
     backend = resolved._get_backend(torch.device("cpu"))
     if isinstance(backend, _C.Backend):
         return backend
-    wrapped = [live for live in _live if live.name() == backend.name()]
+    wrapped = [live for live in _C.live() if live.name() == backend.name()]
     if "Wrapper" in type(backend).__name__ and len(wrapped) == 1:
         return wrapped[0]  # TORCH_DISTRIBUTED_DEBUG=DETAIL hides the backend behind a wrapper
     raise ValueError(f"argument group: expected a group of backend kaitian, found backend {backend.name()!r}")
@@ -186,8 +185,9 @@ def backend_of(group: dist.ProcessGroup | None = None) -> Any:
 
 def _stop_all(backends: Sequence[Any] | None = None) -> None:
     """End all groups before the interpreter does: their threads may hold tensors and Python callbacks."""
-    for backend in list(_live) if backends is None else backends:
+    for backend in _C.live() if backends is None else backends:
         backend.shutdown()
+    _C.drain(timedelta(seconds=30))  # a thread that asks for the GIL of an interpreter that has gone ends the process
 
 
 atexit.register(_stop_all)

@@ -46,6 +46,10 @@ host::Clock::time_point Engine::lastProgress() const {
 
 void Engine::checkDeadlines() {
   const auto now = host::Clock::now();
+  if (now < awake_) {
+    nextCheck_ = awake_;
+    return;
+  }
   // An operation that waits behind others has time as long as data of others comes in.
   const auto progress = lastProgress();
   nextCheck_ = closeBy_ > now ? closeBy_ : host::Clock::time_point::max();
@@ -189,7 +193,14 @@ Status Engine::expired(const MessageRun& message) const {
 }
 
 Status Engine::expiredActivation() const {
-  const auto missing = activation_.waitingFor();
+  if (const auto silent = silentRank())
+    return {Code::timeout,
+            "vendor communicators of " + inGroup() + " were not made in time: " + silent->first +
+                "; look at its log first",
+            globalRank(silent->second)};
+  auto missing = activation_.waitingFor();
+  // A library that waits for another member is not to blame.
+  if (missing.size() > 1) std::erase(missing, rank_);
   const int culprit = missing.empty() ? rank_ : missing.front();
   return {Code::timeout,
           "vendor communicators of " + inGroup() + " were not made in time: " +

@@ -8,6 +8,10 @@ namespace kaitian::relay {
 
 bool Engine::poll() {
   if (over_) return false;
+  // A process that was stopped itself first reads what the others have said meanwhile.
+  constexpr std::chrono::milliseconds kWaking{200};
+  const auto now = host::Clock::now();
+  if (now - std::exchange(lastPoll_, now) > 2 * context_->hosts.heartbeatPeriod()) awake_ = now + kWaking;
   if (context_->device && !context_->pool) context_->pool = process_.staging(context_->device);
   bool moved = takeInbox();
   if (!context_->hosts.failed()) {
@@ -172,10 +176,32 @@ Result<bool> Engine::planNext() {
 
 bool Engine::planActivation(Queued& queued) {
   activation_.start(queued.ticket);
-  if (!activation_.active()) return false;
+  if (!activation_.active()) {
+    const Status status = queued.call ? otherCall(*queued.call) : Status();
+    if (!status.ok()) context_->fail(status);
+    return false;
+  }
   if (queued.ticket) context_->lane->close(queued.ticket);
   context_->finish(*queued.activation, {});
   return true;
+}
+
+/// A member publishes its communicator before its first operation, or calls something that needs none.
+Status Engine::otherCall(const host::Signature& mine) const {
+  for (const int rank : activation_.waitingFor()) {
+    const auto* other = rank == rank_ ? nullptr : context_->hosts.signature(mine.sequence, rank);
+    if (other == nullptr) continue;
+    const auto called = [&](int who, const host::Signature& call) {
+      return "rank " + std::to_string(globalRank(who)) + " called " + host::describe(call);
+    };
+    const bool later = rank > rank_;
+    return {Code::mismatch,
+            (later ? called(rank, *other) : called(rank_, mine)) + "; " +
+                (later ? called(rank_, mine) : called(rank, *other)) +
+                ". All ranks of a group must make the same calls in the same order",
+            globalRank(rank)};
+  }
+  return {};
 }
 
 /// An operation on memory that an earlier one still uses comes after it, as on a stream.

@@ -33,7 +33,7 @@ class Engine final : public Participant {
   OperationRef submit(Request request);
   OperationRef submit(MessageRequest request);
   void setTimeout(std::chrono::milliseconds timeout);
-  Result<std::vector<Capabilities>> activate(std::chrono::milliseconds timeout);
+  Result<std::vector<Capabilities>> activate(std::chrono::milliseconds timeout, const host::Signature* call);
   std::uint64_t note(const host::Signature& signature, std::chrono::milliseconds timeout,
                      std::function<bool()> over);
   Path path(const Work& work, bool onDevice) const;
@@ -61,6 +61,7 @@ class Engine final : public Participant {
     std::shared_ptr<OperationState> activation;
     Lane::TicketRef ticket;
     host::Clock::time_point deadline;
+    std::optional<host::Signature> call;  // that an activation is for
   };
   /// Memory of a finished operation whose work on the device may still run.
   struct Recent {
@@ -90,6 +91,7 @@ class Engine final : public Participant {
   bool compareNotes();
   Result<bool> planNext();
   bool planActivation(Queued& queued);
+  Status otherCall(const host::Signature& mine) const;
   bool mayStart(const Collective& collective, std::vector<EventRef>& earlier);
   Result<bool> advance();
   Result<bool> advanceMessages();
@@ -156,7 +158,9 @@ class Engine final : public Participant {
   host::Clock::time_point closeBy_ = host::Clock::time_point::max();
   host::Clock::time_point lastFinish_{};
   bool closing_ = false, failed_ = false, over_ = false;
-  bool told_ = false;  // known_ is set
+  host::Clock::time_point lastPoll_ = host::Clock::now();
+  host::Clock::time_point awake_{};  // until then nobody is judged to be late
+  bool told_ = false;                // known_ is set
 };
 
 }  // namespace kaitian::relay

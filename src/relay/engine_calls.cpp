@@ -60,7 +60,7 @@ OperationRef Engine::submit(Request request) {
   push(
       [collective = std::move(collective), ticket = std::move(ticket)](Engine& engine) {
         engine.unpublished_.push_back({collective, {}});
-        engine.queue_.push_back({collective, nullptr, ticket, {}});
+        engine.queue_.push_back({collective, nullptr, ticket, {}, {}});
         engine.watch(collective->deadline());
       },
       true);
@@ -83,7 +83,8 @@ void Engine::setTimeout(std::chrono::milliseconds timeout) {
   timeout_ = timeout;
 }
 
-Result<std::vector<Capabilities>> Engine::activate(std::chrono::milliseconds timeout) {
+Result<std::vector<Capabilities>> Engine::activate(std::chrono::milliseconds timeout,
+                                                   const host::Signature* call) {
   std::shared_ptr<OperationState> state;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -91,12 +92,17 @@ Result<std::vector<Capabilities>> Engine::activate(std::chrono::milliseconds tim
     if (known_) return *known_;
     if (closed_) return Status(Code::aborted, "the group has been shut down");
     state = std::make_shared<OperationState>(nextSequence_, nullptr);
+    std::optional<host::Signature> mine;
+    if (call != nullptr) {
+      mine = *call;
+      mine->sequence = nextSequence_;
+    }
     const bool member = context_->vendor && layout_.islandMembers(layout_.islandOf(rank_)).size() > 1;
     Lane::TicketRef ticket = member ? context_->lane->reserve() : nullptr;
     const auto deadline = host::Clock::now() + timeoutOr(timeout);
     push(
-        [state, ticket = std::move(ticket), deadline](Engine& engine) {
-          engine.queue_.push_back({nullptr, state, ticket, deadline});
+        [state, ticket = std::move(ticket), deadline, mine = std::move(mine)](Engine& engine) {
+          engine.queue_.push_back({nullptr, state, ticket, deadline, mine});
           engine.watch(deadline);
         },
         true);

@@ -18,8 +18,9 @@ class GroupHandle final : public Group {
   OperationRef submit(Request request) override { return engine_->submit(std::move(request)); }
   OperationRef submit(MessageRequest request) override { return engine_->submit(std::move(request)); }
   void setTimeout(std::chrono::milliseconds timeout) override { engine_->setTimeout(timeout); }
-  Result<std::vector<Capabilities>> activate(std::chrono::milliseconds timeout) override {
-    return engine_->activate(timeout);
+  Result<std::vector<Capabilities>> activate(std::chrono::milliseconds timeout,
+                                             const host::Signature* call) override {
+    return engine_->activate(timeout, call);
   }
   std::string capabilities() const override { return engine_->capabilities(); }
   std::uint64_t note(const host::Signature& signature, std::chrono::milliseconds timeout,

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 
+#include "kaitian/core/environment.h"
 #include "kaitian/core/log.h"
+#include "torch/vendor_store.h"
 
 namespace kaitian::shim {
 namespace {
@@ -103,11 +105,43 @@ std::shared_ptr<relay::Process> process(const std::string& towards) {
       new std::shared_ptr<relay::Process>(std::move(held->second));  // of the parent: leave it alone
     relay::Process::Options options;
     options.listen.towards = towards;
+    options.listen.interface = core::Environment::read().socketInterface;
     auto made = relay::Process::create(options);
     throwIfBad(made.status());
     *held = {getpid(), std::move(made).value()};
   }
   return held->second;
+}
+
+namespace {
+
+/// Python's objects do not tell: torch keeps only the C++ ones.
+struct Registry {
+  std::mutex mutex;
+  std::vector<c10::weak_intrusive_ptr<Backend>> backends;
+
+  static Registry& instance() {
+    static auto* registry = new Registry;  // used while the interpreter ends
+    return *registry;
+  }
+  void add(const c10::intrusive_ptr<Backend>& backend) {
+    std::lock_guard<std::mutex> lock(mutex);
+    std::erase_if(backends, [](const auto& known) { return known.expired(); });
+    backends.emplace_back(backend);
+  }
+};
+
+}  // namespace
+
+std::vector<c10::intrusive_ptr<Backend>> Backend::live() {
+  Registry& registry = Registry::instance();
+  std::lock_guard<std::mutex> lock(registry.mutex);
+  std::vector<c10::intrusive_ptr<Backend>> found;
+  for (const auto& known : registry.backends) {
+    auto backend = known.lock();
+    if (backend && backend->creator_ == getpid()) found.push_back(std::move(backend));
+  }
+  return found;
 }
 
 c10::intrusive_ptr<Backend> Backend::create(const Config& config) {
@@ -123,8 +157,7 @@ c10::intrusive_ptr<Backend> Backend::create(const Config& config) {
   auto world = host::rendezvous(store, identity, options,
                                 [detail](const auto& ranks) { return refuseImpossible(ranks, detail); });
   throwIfBad(world.status());
-  auto backend =
-      c10::intrusive_ptr<Backend>(new Backend(config, world.value()), c10::raw::DontIncreaseRefcount{});
+  auto backend = c10::intrusive_ptr<Backend>::unsafe_steal_from_new(new Backend(config, world.value()));
 
   host::GroupOptions groupOptions;
   groupOptions.rank = config.rank;
@@ -148,6 +181,7 @@ c10::intrusive_ptr<Backend> Backend::create(const Config& config) {
   group.capabilities = identity.capabilities;
   backend->group_ =
       relay::Group::create(shared, std::move(hosts).value(), backend->device_, backend->vendor_, group);
+  Registry::instance().add(backend);
   return backend;
 }
 
@@ -171,8 +205,10 @@ Backend::Backend(const Config& config, host::World world)
   child.device = device_;
   child.index = world_.layout.indexInIsland(config.rank);
   child.size = members;
-  child.create = [create = config_.vendor->create, island, index = child.index, members] {
-    return create(island, index, members);
+  auto store = c10::make_intrusive<VendorStore>(config.store);
+  child.interrupt = [store] { store->abort(); };
+  child.create = [create = config_.vendor->create, island, index = child.index, members, store] {
+    return create(island, index, members, store);
   };
   vendor_ = std::make_shared<VendorChild>(std::move(child));
 }

@@ -49,8 +49,8 @@ class Backend final : public c10d::Backend {
     relay::Capabilities claimed;
     std::uint32_t kinds = 0;  // bit plan::Kind: calls that the library serves whole
     bool unequalAllToAll = false;
-    /// (island, rank in island, size) -> communicator. Takes the GIL itself.
-    std::function<ChildRef(int, int, int)> create;
+    /// (island, rank in island, size, store) -> communicator. Takes the GIL itself.
+    std::function<ChildRef(int, int, int, c10::intrusive_ptr<c10d::Store>)> create;
   };
 
   struct Config {
@@ -68,6 +68,8 @@ class Backend final : public c10d::Backend {
   };
   /// Runs the rendezvous and connects. Blocks until all members have come or the timeout.
   static c10::intrusive_ptr<Backend> create(const Config& config);
+  /// All that this process has made and not dropped.
+  static std::vector<c10::intrusive_ptr<Backend>> live();
   ~Backend() override;
 
   const std::string getBackendName() const override { return "kaitian"; }

@@ -65,9 +65,10 @@ Backend::Vendor vendorOf(const py::dict& row) {
   }
   vendor.kinds = kindsOf(row["collectives"].cast<std::vector<std::string>>());
   vendor.unequalAllToAll = row["unequal_all_to_all"].cast<bool>();
-  vendor.create = [create = shared(row["create"])](int island, int index, int members) {
+  vendor.create = [create = shared(row["create"])](int island, int index, int members,
+                                                   c10::intrusive_ptr<c10d::Store> store) {
     py::gil_scoped_acquire gil;
-    return (*create)(island, index, members).cast<ChildRef>();
+    return (*create)(island, index, members, std::move(store)).cast<ChildRef>();
   };
   return vendor;
 }
@@ -221,6 +222,7 @@ PYBIND11_MODULE(_C, module) {
       .def_readonly("chunk_bytes", &Backend::Options::chunkBytes)
       .def_readonly("direct_bytes", &Backend::Options::directBytes);
 
+  module.def("live", &Backend::live);
   module.def("create", &kaitian::shim::create, py::kw_only(), py::arg("store"), py::arg("rank"),
              py::arg("size"), py::arg("timeout"), py::arg("name"), py::arg("global_ranks"),
              py::arg("identity"), py::arg("device"), py::arg("vendor"), py::arg("options"),
@@ -230,6 +232,8 @@ PYBIND11_MODULE(_C, module) {
   });
   module.def("time_all_reduce", &kaitian::shim::timeAllReduce, py::arg("backend"), py::arg("tensor"),
              py::arg("calls"));
+  module.def("drain", &kaitian::shim::OperationWork::drain, py::arg("timeout"),
+             py::call_guard<py::gil_scoped_release>());
   backend.def("world", &kaitian::shim::worldOf)
       .def("path", &kaitian::shim::pathOf, py::kw_only(), py::arg("kind"), py::arg("dtype"), py::arg("op"),
            py::arg("bytes"), py::arg("on_device"))

@@ -147,6 +147,7 @@ void VendorChild::abort() {
     if (std::exchange(aborted_, true)) return;
     child = child_;
   }
+  if (config_.interrupt) config_.interrupt();
   if (child) child->abort();
 }
 

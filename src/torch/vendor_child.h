@@ -37,6 +37,7 @@ class VendorChild final : public relay::VendorLibrary {
     std::string name;                  // "nccl"
     relay::Capabilities claimed;       // from the vendor table
     std::function<ChildRef()> create;  // makes the communicator; takes the GIL itself
+    std::function<void()> interrupt;   // makes create() throw soon, from any thread
     std::shared_ptr<TorchDevice> device;
     int index = 0, size = 1;  // position and number of members in the island
   };

@@ -2,6 +2,8 @@
 
 #include <c10/core/StreamGuard.h>
 
+#include <thread>
+
 #include "torch/backend.h"
 
 namespace kaitian::shim {
@@ -31,9 +33,14 @@ WorkRef VendorWork::child() const {
 }
 
 void VendorWork::rethrow(const std::exception& error) const {
+  // The library may notice a dead rank before kaitian does, which can name it.
+  constexpr std::chrono::milliseconds kGrace{100}, kStep{2};
+  const auto until = host::Clock::now() + kGrace;
+  while (group_->status().ok() && host::Clock::now() < until) std::this_thread::sleep_for(kStep);
   throwIfBad(group_->status());
   group_->abort(std::string("the vendor library failed on rank ") + std::to_string(rank_) + ": " +
                 error.what());
+  throwIfBad(group_->status());
   throw;
 }
 
@@ -79,6 +86,21 @@ bool VendorWork::wait(std::chrono::milliseconds timeout) {
   }
 }
 
+namespace {
+
+host::Signature signatureOf(const plan::Collective& collective) {
+  host::Signature signature;
+  signature.kind = collective.kind;
+  signature.dtype = collective.dtype;
+  signature.op = collective.op;
+  signature.onDevice = true;
+  signature.root = collective.root;
+  for (const auto count : collective.counts) signature.count += static_cast<std::uint64_t>(count);
+  return signature;
+}
+
+}  // namespace
+
 bool Backend::passes(const Call& call, bool onDevice) {
   if (!onDevice || !vendor_ || mixed() || !call.whole || options_->deterministic) return false;
   const auto& collective = call.collective;
@@ -86,7 +108,8 @@ bool Backend::passes(const Call& call, bool onDevice) {
   if (call.unequal && !config_.vendor->unequalAllToAll) return false;
   if (!active_) {
     ReleaseGil gil;  // the communicator's creator takes it on the launch thread
-    auto capabilities = group_->activate(timeoutOr(call.timeout));
+    const host::Signature signature = signatureOf(collective);
+    auto capabilities = group_->activate(timeoutOr(call.timeout), &signature);
     throwIfBad(capabilities.status());
     active_ = capabilities.value().at(0);
   }
@@ -96,13 +119,7 @@ bool Backend::passes(const Call& call, bool onDevice) {
 
 WorkRef Backend::passThrough(Call& call, Tensors& inputs, Tensors& outputs,
                              const std::function<void()>& writeBack) {
-  host::Signature signature;
-  signature.kind = call.collective.kind;
-  signature.dtype = call.collective.dtype;
-  signature.op = call.collective.op;
-  signature.onDevice = true;
-  signature.root = call.collective.root;
-  for (const auto count : call.collective.counts) signature.count += static_cast<std::uint64_t>(count);
+  const host::Signature signature = signatureOf(call.collective);
   auto work = c10::make_intrusive<VendorWork>(getRank(), call.type, group_, device_);
   const auto over = [weak = c10::weak_intrusive_ptr<VendorWork>(work)] {
     const auto held = weak.lock();
