@@ -1,12 +1,13 @@
 // One chunk of a collective on this rank: pre and local steps -> gives staged out -> exchange -> takes staged
 // in -> post steps. Buffers of host tensors take part directly, without staging.
 //
-// The waits between queues, each an event in `after` (docs/relay.md; the tests delete them one by one):
+// The waits between queues, each an event in `after` (tests/cpp/relay/events_test.cpp leaves out one after
+// the other):
 //   caller -> vendor  the first step of the operation reads inputs that the user's stream writes
 //   caller -> out     the same for a copy that no pre step comes before
 //   caller -> in      outputs may still be read by the user's stream
 //   pre -> out        gives are what the vendor call left in the buffer
-//   pre -> in         a take may lie in a buffer that the vendor call still reads (reduce in place)
+//   pre -> in         a take may lie in a buffer that the vendor call still reads (reduce-scatter in place)
 //   in -> vendor      post steps spread what was staged in
 // No others are needed: work of one queue runs in order, and whatever arrives from the exchange was given
 // after the host saw the copy out end.

@@ -14,11 +14,16 @@ struct Wait {
   Queue consumer, producer;
   Case call;
   Queue slow;  // the queue of the event that is not waited for
+  const char* devices = "a,cpu,a,b";
+  int slowTail = -1;  // rank whose library uses its source for long
 };
 
 /// Whether anything was wrong on any rank. Nothing here fails the test itself.
 bool goesWrong(const Wait& wait, bool drop) {
-  RelayShape shape = shapeOf("a,cpu,a,b");
+  RelayShape shape = shapeOf(wait.devices);
+  shape.adjust = [&wait](int rank, FakeVendorOptions& options) {
+    if (rank == wait.slowTail) options.tail = std::chrono::milliseconds(60);
+  };
   shape.device.delay[static_cast<std::size_t>(wait.slow)] = std::chrono::milliseconds(30);
   std::atomic<bool> wrong{false};
   runRelay(shape, [&](RelayRank& rank) {
@@ -46,13 +51,23 @@ const Case kLargeSum(Kind::allReduce, DType::f32, ReduceOp::sum, {512});
 const Case kSmallSum(Kind::allReduce, DType::f32, ReduceOp::sum, {16});
 const Case kSmallBroadcast(Kind::broadcast, DType::f32, ReduceOp::none, {16}, 1);
 
+/// Rank 2 takes its block from the shard that rank 3 gives, while its own library still reads the block: in
+/// place.
+Case reduceScatterInPlace() {
+  Case c(Kind::reduceScatter, DType::f32, ReduceOp::sum, {96, 96, 96, 96});
+  c.inPlace = true;
+  return c;
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Waits, EveryWait,
     testing::Values(Wait{"caller_before_vendor", Queue::vendor, Queue::user, kLargeSum, Queue::user},
                     Wait{"caller_before_out", Queue::out, Queue::user, kSmallSum, Queue::user},
                     Wait{"caller_before_in", Queue::in, Queue::user, kSmallBroadcast, Queue::user},
                     Wait{"pre_before_out", Queue::out, Queue::vendor, kLargeSum, Queue::vendor},
-                    Wait{"in_before_post", Queue::vendor, Queue::in, kLargeSum, Queue::in}),
+                    Wait{"in_before_post", Queue::vendor, Queue::in, kLargeSum, Queue::in},
+                    Wait{"pre_before_in", Queue::in, Queue::vendor, reduceScatterInPlace(), Queue::vendor,
+                         "cpu,b,a,a", 2}),
     [](const auto& wait) { return std::string(wait.param.name); });
 
 }  // namespace

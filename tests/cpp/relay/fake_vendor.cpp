@@ -110,7 +110,7 @@ void FakeVendor::run(std::uint64_t number, const VendorCall& call) {
   const auto data = agree ? result(*meeting, call) : std::vector<std::byte>();
   if (!island_->readAll(number, *meeting)) return;
   // A library may read its source until its call ends.
-  std::this_thread::sleep_for(std::chrono::microseconds(200));
+  std::this_thread::sleep_for(options_.tail);
   if (source != nullptr && std::memcmp(source, before.data(), sourceBytes) != 0)
     device_->faults().add(options_.name + ": the source was overwritten while a call used it");
   if (std::byte* target = device_->real(call.target, data.size()); target != nullptr && !data.empty())

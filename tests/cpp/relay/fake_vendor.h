@@ -55,6 +55,7 @@ struct FakeVendorOptions {
   Capabilities claims = everything();
   std::set<std::pair<ReduceOp, DType>> lies;  // reductions that give a wrong value
   std::int64_t hangAt = -1;                   // call that never comes back, until aborted
+  std::chrono::microseconds tail{200};        // how long a call uses its source after the data has gone
   bool failConnect = false;
 };
 
