@@ -23,6 +23,7 @@ bool Engine::poll() {
     fail();
     moved = true;
   }
+  if (aborting()) abortVendor();
   moved = releaseIdle() || moved;
   moved = context_->cooling.poll() || moved;
   if (closing_) closeIfIdle();
@@ -43,7 +44,7 @@ Participant::Urgency Engine::urgency() const {
       std::any_of(messages_.begin(), messages_.end(), copying))
     return Urgency::high;
   const bool barrierWaits = !unpublished_.empty();
-  return context_->cooling.empty() && !barrierWaits ? Urgency::none : Urgency::low;
+  return context_->cooling.empty() && !barrierWaits && !aborting() ? Urgency::none : Urgency::low;
 }
 
 bool Engine::takeInbox() {
@@ -267,7 +268,8 @@ void Engine::finish(const std::shared_ptr<Collective>& collective, const Status&
   lastFinish_ = host::Clock::now();
   if (status.ok()) context_->hosts.retire(collective->signature().sequence);
   collective->finish(status);
-  if (!collective->events().empty()) recent_.push_back({collective->footprint(), collective->events()});
+  if (status.ok() && !collective->events().empty())
+    recent_.push_back({collective->footprint(), collective->events()});
   if (collective->idle())
     collective->release();
   else
@@ -283,8 +285,19 @@ void Engine::fail() {
     std::lock_guard<std::mutex> lock(mutex_);
     poison_ = status;
   }
-  if (context_->vendor) process_.monitor().run([vendor = context_->vendor] { vendor->abort(); });
   finishAll(status);
+  constexpr std::chrono::milliseconds kGrace{500};  // a vendor call without a lost rank ends long before
+  abortBy_ = host::Clock::now() + kGrace;
+  abortVendor();
+}
+
+/// Aborts the library, so that calls which hang in it come back; but operations that were reported as good
+/// may still run on the device, and an abort would leave wrong data behind without an error.
+void Engine::abortVendor() {
+  std::erase_if(recent_, [](Recent& recent) { return allPast(recent.events); });
+  if (!recent_.empty() && host::Clock::now() < abortBy_) return;
+  abortBy_ = host::Clock::time_point::max();
+  if (context_->vendor) process_.monitor().run([vendor = context_->vendor] { vendor->abort(); });
 }
 
 void Engine::finishAll(const Status& status) {
@@ -323,7 +336,7 @@ void Engine::closeIfIdle() {
                     "shutdown of " + inGroup() + ": operations were still in flight; " + who(rank_) +
                         " waited for them until its deadline",
                     globalRank(rank_)});
-  if (busy() || !leaving_.empty() || !context_->cooling.empty() || !activation_.idle()) return;
+  if (busy() || aborting() || !leaving_.empty() || !context_->cooling.empty() || !activation_.idle()) return;
   end();
 }
 

@@ -99,6 +99,8 @@ class Engine final : public Participant {
   void finish(const std::shared_ptr<Collective>& collective, const Status& status);
   void fail();
   void finishAll(const Status& status);
+  void abortVendor();
+  bool aborting() const { return abortBy_ != host::Clock::time_point::max(); }
   bool releaseIdle();
   void closeIfIdle();
   void forgetWhole();
@@ -157,6 +159,7 @@ class Engine final : public Participant {
   host::Clock::time_point nextCheck_ = host::Clock::time_point::max();
   host::Clock::time_point closeBy_ = host::Clock::time_point::max();
   host::Clock::time_point lastFinish_{};
+  host::Clock::time_point abortBy_ = host::Clock::time_point::max();  // the vendor is to be aborted by then
   bool closing_ = false, failed_ = false, over_ = false;
   host::Clock::time_point lastPoll_ = host::Clock::now();
   host::Clock::time_point awake_{};  // until then nobody is judged to be late

@@ -15,14 +15,15 @@ struct Wait {
   Case call;
   Queue slow;  // the queue of the event that is not waited for
   const char* devices = "a,cpu,a,b";
+  std::int64_t chunkBytes = 2048;
   int slowTail = -1;  // rank whose library uses its source for long
 };
 
 /// Whether anything was wrong on any rank. Nothing here fails the test itself.
 bool goesWrong(const Wait& wait, bool drop) {
-  RelayShape shape = shapeOf(wait.devices);
+  RelayShape shape = shapeOf(wait.devices, 256, wait.chunkBytes);
   shape.adjust = [&wait](int rank, FakeVendorOptions& options) {
-    if (rank == wait.slowTail) options.tail = std::chrono::milliseconds(60);
+    if (rank == wait.slowTail) options.tail = std::chrono::milliseconds(700);
   };
   shape.device.delay[static_cast<std::size_t>(wait.slow)] = std::chrono::milliseconds(30);
   std::atomic<bool> wrong{false};
@@ -51,10 +52,10 @@ const Case kLargeSum(Kind::allReduce, DType::f32, ReduceOp::sum, {512});
 const Case kSmallSum(Kind::allReduce, DType::f32, ReduceOp::sum, {16});
 const Case kSmallBroadcast(Kind::broadcast, DType::f32, ReduceOp::none, {16}, 1);
 
-/// Rank 2 takes its block from the shard that rank 3 gives, while its own library still reads the block: in
-/// place.
+/// Blocks larger than the units of the exchange, in one chunk: rank 2 takes its block from the shard that
+/// rank 3 gives, while its own library still reads the block: in place.
 Case reduceScatterInPlace() {
-  Case c(Kind::reduceScatter, DType::f32, ReduceOp::sum, {96, 96, 96, 96});
+  Case c(Kind::reduceScatter, DType::f32, ReduceOp::sum, std::vector<std::int64_t>(4, 65536));
   c.inPlace = true;
   return c;
 }
@@ -67,7 +68,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Wait{"pre_before_out", Queue::out, Queue::vendor, kLargeSum, Queue::vendor},
                     Wait{"in_before_post", Queue::vendor, Queue::in, kLargeSum, Queue::in},
                     Wait{"pre_before_in", Queue::in, Queue::vendor, reduceScatterInPlace(), Queue::vendor,
-                         "cpu,b,a,a", 2}),
+                         "cpu,b,a,a", std::int64_t{4} << 20, 2}),
     [](const auto& wait) { return std::string(wait.param.name); });
 
 }  // namespace

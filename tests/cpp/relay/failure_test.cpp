@@ -103,13 +103,15 @@ TEST(Timeout, OfAReceive_NamesThePeer) {
 
 TEST(Death, InTheMiddle_EndsAllOthers) {
   const RelayShape shape = failing("a,b,a,cpu");
+  std::latch began(shape.worldSize());
   runRelay(shape, [&](RelayRank& rank) {
     Call first(sum(2000), rank);
-    first.submit(rank.group());
-    EXPECT_EQ(first.check(), "");
+    EXPECT_TRUE(outcome(first.submit(rank.group())).ok());
+    began.arrive_and_wait();
     if (rank.rank == 3) return;  // goes with an operation of the others in flight
     Call call(sum(2000), rank);
     EXPECT_FALSE(outcome(call.submit(rank.group())).ok());
+    EXPECT_EQ(first.check(), "") << "what was reported as good stays good";
   });
 }
 
