@@ -201,6 +201,9 @@ Backend::Backend(const Config& config, host::World world)
   if (!device_ || !config_.vendor || members == 1) return;
   VendorChild::Config child;
   child.name = config.identity.library;
+  const auto self = static_cast<std::size_t>(config.rank);
+  const int global = self < config.globalRanks.size() ? config.globalRanks[self] : config.rank;
+  child.where = child.name + " on rank " + std::to_string(global) + " (" + describe(world_.ranks[self]) + ")";
   child.claimed = config_.vendor->claimed;
   child.device = device_;
   child.index = world_.layout.indexInIsland(config.rank);

@@ -123,6 +123,11 @@ std::exception_ptr exceptionOf(const Status& status) {
   }
 }
 
+std::string textOf(const std::exception& error) {
+  const auto* known = dynamic_cast<const c10::Error*>(&error);
+  return known != nullptr ? known->what_without_backtrace() : error.what();
+}
+
 void throwIfBad(const Status& status) {
   if (!status.ok()) std::rethrow_exception(exceptionOf(status));
 }

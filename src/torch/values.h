@@ -30,6 +30,8 @@ c10d::ReduceOp torchOp(ReduceOp op, const Scale& scale);
 /// path serves, DistBackendError for everything else. REQUIRES: !status.ok()
 std::exception_ptr exceptionOf(const Status& status);
 /// Throws exceptionOf(status) unless ok.
+/// The message without the backtrace that c10 adds.
+std::string textOf(const std::exception& error);
 void throwIfBad(const Status& status);
 
 }  // namespace kaitian::shim

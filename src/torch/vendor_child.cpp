@@ -36,7 +36,7 @@ void Trouble::note(std::exception_ptr error, const std::string& who) {
   try {
     std::rethrow_exception(std::move(error));
   } catch (const std::exception& thrown) {
-    status_ = {Code::vendor, who + ": " + thrown.what()};
+    status_ = {Code::vendor, who + ": " + textOf(thrown)};
   } catch (...) {
     status_ = {Code::vendor, who + ": unknown failure"};
   }
@@ -64,9 +64,8 @@ Status VendorChild::connect() {
     child_ = std::move(made);
     return {};
   } catch (const std::exception& error) {
-    return {Code::vendor, config_.name + " on " + config_.device->name() +
-                              " could not make a communicator of " + std::to_string(config_.size) +
-                              " members: " + error.what()};
+    return {Code::vendor, config_.where + " could not make a communicator of " +
+                              std::to_string(config_.size) + " members: " + textOf(error)};
   }
 }
 
@@ -86,10 +85,9 @@ Result<relay::EventRef> VendorChild::call(const relay::VendorCall& call,
     blockStream(stream, after);
     WorkRef work = issue(*child, call);
     if (work) work->wait();  // orders the stream; a synchronous library is done here
-    return relay::EventRef(std::make_shared<VendorEvent>(stream, std::move(work), trouble_,
-                                                         config_.name + " on " + config_.device->name()));
+    return relay::EventRef(std::make_shared<VendorEvent>(stream, std::move(work), trouble_, config_.where));
   } catch (const std::exception& error) {
-    return Status(Code::vendor, config_.name + " on " + config_.device->name() + ": " + error.what());
+    return Status(Code::vendor, config_.where + ": " + textOf(error));
   }
 }
 

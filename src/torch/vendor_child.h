@@ -35,6 +35,7 @@ class VendorChild final : public relay::VendorLibrary {
  public:
   struct Config {
     std::string name;                  // "nccl"
+    std::string where;                 // "nccl on rank 3 (host a, pid 17, cuda:0)"
     relay::Capabilities claimed;       // from the vendor table
     std::function<ChildRef()> create;  // makes the communicator; takes the GIL itself
     std::function<void()> interrupt;   // makes create() throw soon, from any thread

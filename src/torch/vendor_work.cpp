@@ -39,7 +39,7 @@ void VendorWork::rethrow(const std::exception& error) const {
   while (group_->status().ok() && host::Clock::now() < until) std::this_thread::sleep_for(kStep);
   throwIfBad(group_->status());
   group_->abort(std::string("the vendor library failed on rank ") + std::to_string(rank_) + ": " +
-                error.what());
+                textOf(error));
   throwIfBad(group_->status());
   throw;
 }

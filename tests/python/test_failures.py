@@ -57,7 +57,10 @@ def settle(device: torch.device) -> None:
 def resources() -> tuple[int, int, list[str]]:
     """Descriptors, threads and names in /dev/shm of this process."""
     gc.collect()
-    threads = os.listdir("/proc/self/task")
+    # Made when first needed, and kept by the process: the thread that aborts, those that run callbacks.
+    kept = ("kt-monitor", "kt-complet")
+    names = [(Path("/proc/self/task") / task / "comm").read_text() for task in os.listdir("/proc/self/task")]
+    threads = [name for name in names if not name.startswith(kept)]
     maps = Path("/proc/self/maps").read_text()
     return len(os.listdir("/proc/self/fd")), len(threads), sorted(set(re.findall(r"/dev/shm/\S+", maps)))
 
@@ -140,8 +143,9 @@ ACTIVITIES = {f.__name__: f for f in (collectives, messages, futures, idle)}
 
 def rank_until_failure(job: Job, pipe: Connection, activity: str, timeout: float = 20, again: bool = True) -> None:
     """Do something until the group fails; then it must stay failed, and a group of the survivors must work."""
-    join(job, "warm")
-    dist.barrier()
+    warm = join(job, "warm")
+    dist.all_reduce(torch.ones(BIG, device=warm))  # the device's threads stay with the process
+    settle(warm)
     dist.destroy_process_group()
     before = resources()
     device = join(job, "first", timeout=timeout)

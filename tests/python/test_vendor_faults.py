@@ -21,7 +21,8 @@ from kaitian_testing.pool import Job, Pool
 from kaitian_testing.worker import group
 
 SMALL, LARGE = 3, 30_001
-OPTIONS = {"direct_bytes": 1 << 10}  # so that large tensors take the vendor's way
+#: So that large tensors are cut, and whole chunks take the vendor's way.
+OPTIONS = {"chunk_bytes": 8 << 10, "direct_bytes": 1 << 10}
 TIMEOUT = 3.0
 MARGIN = 1.5
 VICTIM = 1
@@ -42,14 +43,14 @@ def exact_float64(job: Job, device: torch.device, subgroup: Any = None) -> None:
         i = torch.arange(n * size, dtype=torch.float64)
         value = i + 2.0**-30
         total = value * size
-        tensor = value[:n].to(device)
+        tensor = value[:n].clone().to(device)
         dist.all_reduce(tensor, group=subgroup)
         assert torch.equal(tensor.cpu(), total[:n]), f"all_reduce of {n}"
         part = torch.empty(n, dtype=torch.float64, device=device)
         dist.reduce_scatter_tensor(part, value.to(device), group=subgroup)
         mine = dist.get_rank(subgroup)
-        assert torch.equal(part.cpu(), total[mine * n : (mine + 1) * n]), f"reduce_scatter_tensor of {n}"
-        tensor = value[:n].to(device)
+        assert torch.equal(part.cpu(), total[mine * n : (mine + 1) * n]), f"reduce_scatter_tensor of {n}: {part.cpu()[:4].tolist()}, not {total[mine * n:][:4].tolist()}"
+        tensor = value[:n].clone().to(device)
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=subgroup)
         assert torch.equal(tensor.cpu(), value[:n]), f"MAX of {n}"
 
@@ -210,10 +211,9 @@ def test_library_that_hangs_is_an_error_on_all_ranks_in_time(layout: list[str]) 
     with Crew(layout, rank_of_faulty_library, "hang") as crew:
         answers = crew.hear_all(range(crew.size))
     texts = {text for _, text, _ in answers.values()}
-    assert len(texts) == 1, texts
-    text = texts.pop()
-    assert re.search(r"all_reduce #\d+ float32\[30001\] SUM in group .* did not finish within \d\.\d s: ", text), text
-    assert LIBRARIES[layout[0]] in text, text
+    for text in texts:  # ranks whose deadlines pass at the same time see it each in its own way
+        assert re.search(r"all_reduce #\d+ float32\[30001\] SUM in group .* did not finish within \d\.\d s: rank", text)
+    assert any(LIBRARIES[layout[0]] in text for text in texts), texts
     for rank, (_, _, seconds) in answers.items():
         assert seconds <= TIMEOUT + MARGIN, f"rank {rank}: {seconds:.1f} s"
 
@@ -226,7 +226,8 @@ def test_library_that_fails_on_one_rank_is_named_on_all(layout: list[str]) -> No
     assert len(texts) == 1, texts
     text = texts.pop()
     assert re.search(rf"rank {VICTIM}\b", text), text
-    assert f"{LIBRARIES[layout[0]]}: " in text, text
+    assert LIBRARIES[layout[0]] in text, text
+    assert "frame #" not in text, text
     assert "emulated fault at call 3" in text, text
     for rank, (_, _, seconds) in answers.items():
         assert seconds <= MARGIN, f"rank {rank}: {seconds:.1f} s"
