@@ -114,8 +114,7 @@ def _evaluate(model: torch.nn.Module, images: data.Images, device: torch.device)
 
 
 def _stats() -> Any:
-    stats = getattr(kaitian, "stats", None)
-    return None if stats is None else stats()
+    return kaitian.stats() if dist.get_backend() == "kaitian" else None
 
 
 def _report(result: dict[str, Any], out: Path | None) -> None:

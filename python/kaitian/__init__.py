@@ -22,14 +22,17 @@ def _version_tuple(version: str) -> tuple[str, ...]:
 def _built_against() -> str:
     """Return the torch version that stands in the extension's file, which need not load for that."""
     import re
+    import sys
     from importlib.machinery import EXTENSION_SUFFIXES
     from pathlib import Path
 
-    for suffix in EXTENSION_SUFFIXES:
-        path = Path(__file__).with_name(f"_C{suffix}")
-        if path.exists():
+    # Beside this file, or, where the sources are used in place, in the installed package.
+    folders = [Path(__file__).parent, *(Path(entry) / "kaitian" for entry in sys.path)]
+    for path in (folder / f"_C{suffix}" for folder in folders for suffix in EXTENSION_SUFFIXES):
+        if path.is_file():
             found = re.search(rb"kaitian was built against torch ([^;]+);", path.read_bytes())
-            return found[1].decode() if found else "of an unknown version"
+            if found:
+                return found[1].decode()
     return "of an unknown version"
 
 

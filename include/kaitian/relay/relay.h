@@ -138,7 +138,8 @@ class Group {
   /// Capabilities of all islands of the group, once they are verified; makes communicators where needed. A
   /// collective: every rank calls it at the same position in its order of operations. Used by the one-island
   /// pass-through.
-  /// `call`: what the caller is about to call, so that a rank that calls something else is told from one that is late.
+  /// `call`: what the caller is about to call, so that a rank that calls something else is told from one that
+  /// is late.
   virtual Result<std::vector<Capabilities>> activate(std::chrono::milliseconds timeout,
                                                      const host::Signature* call = nullptr) = 0;
   /// Verified capabilities of the own library as text (serialize()), for later groups; empty before
