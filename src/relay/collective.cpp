@@ -88,6 +88,7 @@ Result<bool> Collective::compare() {
   while (seen_ < worldSize && context_->hosts.signature(signature_.sequence, seen_) != nullptr) ++seen_;
   if (seen_ < worldSize) return false;
   std::vector<host::Signature> all;
+  all.reserve(static_cast<std::size_t>(worldSize));
   for (int rank = 0; rank < worldSize; ++rank)
     all.push_back(*context_->hosts.signature(signature_.sequence, rank));
   if (Status status = host::compare(all, context_->layout); !status.ok()) return status;

@@ -239,7 +239,7 @@ Result<bool> Engine::advance() {
   return moved;
 }
 
-void Engine::startMessage(std::shared_ptr<MessageRun> message) {
+void Engine::startMessage(const std::shared_ptr<MessageRun>& message) {
   watch(message->deadline());
   messages_.push_back(message);
   if (over_ || !context_->hosts.status().ok()) return;

@@ -95,7 +95,7 @@ class Engine final : public Participant {
   bool mayStart(const Collective& collective, std::vector<EventRef>& earlier);
   Result<bool> advance();
   Result<bool> advanceMessages();
-  void startMessage(std::shared_ptr<MessageRun> message);
+  void startMessage(const std::shared_ptr<MessageRun>& message);
   void finish(const std::shared_ptr<Collective>& collective, const Status& status);
   void fail();
   void finishAll(const Status& status);

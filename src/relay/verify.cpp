@@ -153,6 +153,8 @@ class Trial {
     const std::size_t shardBytes = static_cast<std::size_t>(kCount) * sizeOf(dtype);
     std::vector<std::vector<std::byte>> given;
     std::vector<fold::Input> inputs;
+    given.reserve(static_cast<std::size_t>(members_));
+    inputs.reserve(static_cast<std::size_t>(members_));
     for (int member = 0; member < members_; ++member) given.push_back(shards(dtype, member, all));
     for (int member = 0; member < members_; ++member)
       inputs.push_back(

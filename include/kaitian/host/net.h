@@ -61,7 +61,7 @@ struct GroupOptions {
 /// Connects this rank with all others of the world (the lower rank connects, the higher accepts). Blocks
 /// until the deadline at most, on any thread; the group joins the poller with its first poll(). `poller` must
 /// outlive the group. Errors: Code::timeout naming the rank that could not be reached and its address.
-Result<std::unique_ptr<HostGroup>> connect(const World& world, std::shared_ptr<Listener> listener,
+Result<std::unique_ptr<HostGroup>> connect(const World& world, const std::shared_ptr<Listener>& listener,
                                            Poller& poller, const GroupOptions& options);
 
 }  // namespace kaitian::host

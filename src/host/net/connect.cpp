@@ -238,7 +238,7 @@ Result<std::vector<Socket>> connectAll(const World& world, net::TcpListener& lis
 
 }  // namespace
 
-Result<std::unique_ptr<HostGroup>> connect(const World& world, std::shared_ptr<Listener> listener,
+Result<std::unique_ptr<HostGroup>> connect(const World& world, const std::shared_ptr<Listener>& listener,
                                            Poller& poller, const GroupOptions& options) {
   if (Status s = checkWorld(world, options); !s.ok()) return s;
   TcpGroup::Options group = groupOptions(world, options);
