@@ -14,7 +14,7 @@ CORE_SOURCES := $(shell find src include cmake -name '*.cpp' -o -name '*.h' -o -
 EMULATOR_SOURCES := $(shell find emulator -name '*.cpp' -o -name '*.h' -o -name '*.txt' -o -name '*.toml' -o -name '*.py' 2>/dev/null)
 CPP := include src tests benchmarks emulator/src
 
-.PHONY: demo test test-long lint format bench clean install check-versions cpp-test packages
+.PHONY: demo test test-long lint tidy format bench clean install check-versions cpp-test packages
 
 demo: install ## Train MobileNetV2 over four ranks on three kinds of devices, and check the result
 	$(PY) examples/demo.py
@@ -32,8 +32,11 @@ test-long: install $(STAMPS)/packages ## The long tests: sanitizers, more random
 cpp-test: $(STAMPS)/packages
 	cmake --workflow --preset dev
 
-lint: install
+lint: install ## Formatters, ruff, mypy
 	scripts/lint.sh
+
+tidy: $(STAMPS)/packages ## clang-tidy over the core
+	cmake --preset tidy && cmake --build --preset tidy
 
 format: $(STAMPS)/venv
 	git ls-files $(CPP) | grep -E '\.(cpp|h)$$' | xargs $(VENV)/bin/clang-format -i

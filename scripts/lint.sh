@@ -7,5 +7,3 @@ git ls-files include src tests benchmarks emulator/src | grep -E '\.(cpp|h)$' |
 $venv/ruff format --check python emulator tests examples benchmarks || { echo "hint: make format"; exit 1; }
 $venv/ruff check python emulator tests examples benchmarks
 $venv/mypy
-cmake --preset tidy >/dev/null
-cmake --build --preset tidy
