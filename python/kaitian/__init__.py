@@ -37,7 +37,7 @@ def _built_against() -> str:
 
 
 def _load_extension() -> None:
-    from importlib import import_module, metadata
+    from importlib import import_module
 
     try:
         extension = import_module("kaitian._C")
@@ -48,7 +48,7 @@ def _load_extension() -> None:
         ) from error
     if _version_tuple(extension.torch_version) != _version_tuple(_torch.__version__):
         raise ImportError(
-            f"kaitian {metadata.version('kaitian')} was built against torch {extension.torch_version}, found torch "
+            f"kaitian {extension.version} was built against torch {extension.torch_version}, found torch "
             f"{_torch.__version__}; hint: pip install --no-build-isolation --force-reinstall kaitian"
         )
 

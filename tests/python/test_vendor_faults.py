@@ -49,7 +49,9 @@ def exact_float64(job: Job, device: torch.device, subgroup: Any = None) -> None:
         part = torch.empty(n, dtype=torch.float64, device=device)
         dist.reduce_scatter_tensor(part, value.to(device), group=subgroup)
         mine = dist.get_rank(subgroup)
-        assert torch.equal(part.cpu(), total[mine * n : (mine + 1) * n]), f"reduce_scatter_tensor of {n}: {part.cpu()[:4].tolist()}, not {total[mine * n:][:4].tolist()}"
+        assert torch.equal(part.cpu(), total[mine * n : (mine + 1) * n]), (
+            f"reduce_scatter_tensor of {n}: {part.cpu()[:4].tolist()}, not {total[mine * n :][:4].tolist()}"
+        )
         tensor = value[:n].clone().to(device)
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=subgroup)
         assert torch.equal(tensor.cpu(), value[:n]), f"MAX of {n}"
@@ -213,7 +215,8 @@ def test_library_that_hangs_is_an_error_on_all_ranks_in_time(layout: list[str]) 
     texts = {text for _, text, _ in answers.values()}
     for text in texts:  # ranks whose deadlines pass at the same time see it each in its own way
         assert re.search(r"all_reduce #\d+ float32\[30001\] SUM in group .* did not finish within \d\.\d s: rank", text)
-    assert any(LIBRARIES[layout[0]] in text for text in texts), texts
+    # A synchronous library is seen in its call; of an asynchronous one only the device that does not go on is seen.
+    assert any(LIBRARIES[layout[0]] in text or "waits for its own device" in text for text in texts), texts
     for rank, (_, _, seconds) in answers.items():
         assert seconds <= TIMEOUT + MARGIN, f"rank {rank}: {seconds:.1f} s"
 
