@@ -34,7 +34,11 @@ host::Clock::time_point Engine::nextPoll() const {
   if (over_) return host::Clock::time_point::max();
   if (failed_)
     return host::Clock::now() + std::chrono::milliseconds(100);  // only the vendor's calls are waited for
-  return std::min(context_->hosts.nextPoll(), nextCheck_);
+  auto next = std::min(context_->hosts.nextPoll(), nextCheck_);
+  // Only asking tells that a call of the vendor library is over, and its tensors are kept until then.
+  constexpr std::chrono::milliseconds kAsk{50};
+  if (!whole_.empty()) next = std::min(next, host::Clock::now() + kAsk);
+  return next;
 }
 
 Participant::Urgency Engine::urgency() const {
@@ -55,13 +59,18 @@ bool Engine::takeInbox() {
     wakePending_ = false;
   }
   for (auto& item : items) item(*this);
-  if (!items.empty()) forgetWhole();
   return !items.empty();
 }
 
 /// The oldest first: what comes behind an operation in the vendor's queue is not over before it.
 void Engine::forgetWhole() {
-  while (!whole_.empty() && whole_.front().over()) whole_.pop_front();
+  auto ended = std::make_shared<std::vector<Whole>>();
+  while (!whole_.empty() && whole_.front().over()) {
+    ended->push_back(std::move(whole_.front()));
+    whole_.pop_front();
+  }
+  // What they hold may need the GIL to go.
+  if (!ended->empty()) process_.complete([ended]() mutable { ended.reset(); });
 }
 
 bool Engine::publish() {
@@ -80,14 +89,25 @@ bool Engine::publish() {
   return moved;
 }
 
+/// A library has failed by itself. Soon the ranks' notes may tell why: they called different things, or one
+/// died.
+void Engine::checkLibrary() {
+  if (!context_->vendor) return;
+  const Status failure = context_->vendor->failure();
+  if (failure.ok()) return;
+  constexpr std::chrono::milliseconds kForReasons{200};
+  const auto now = host::Clock::now();
+  if (libraryFailed_ == host::Clock::time_point{}) libraryFailed_ = now;
+  watch(libraryFailed_ + kForReasons);
+  if (now - libraryFailed_ >= kForReasons)
+    context_->fail({Code::vendor, who(rank_) + ": " + failure.message(), globalRank(rank_)});
+}
+
 bool Engine::work() {
-  if (context_->vendor) {
-    if (const Status failure = context_->vendor->failure(); !failure.ok()) {
-      context_->fail({Code::vendor, who(rank_) + ": " + failure.message(), globalRank(rank_)});
-      return true;
-    }
-  }
   bool moved = compareNotes();
+  if (!whole_.empty()) forgetWhole();
+  checkLibrary();
+  if (!context_->hosts.status().ok()) return true;
   using Step = Result<bool> (Engine::*)();
   for (const Step step : {&Engine::compare, &Engine::planNext, &Engine::advance, &Engine::advanceMessages}) {
     auto result = (this->*step)();

@@ -104,6 +104,7 @@ class Engine final : public Participant {
   bool releaseIdle();
   void closeIfIdle();
   void forgetWhole();
+  void checkLibrary();
   void end();
   bool busy() const { return !queue_.empty() || !running_.empty() || !messages_.empty(); }
 
@@ -162,8 +163,9 @@ class Engine final : public Participant {
   host::Clock::time_point abortBy_ = host::Clock::time_point::max();  // the vendor is to be aborted by then
   bool closing_ = false, failed_ = false, over_ = false;
   host::Clock::time_point lastPoll_ = host::Clock::now();
-  host::Clock::time_point awake_{};  // until then nobody is judged to be late
-  bool told_ = false;                // known_ is set
+  host::Clock::time_point awake_{};          // until then nobody is judged to be late
+  host::Clock::time_point libraryFailed_{};  // when it was first seen
+  bool told_ = false;                        // known_ is set
 };
 
 }  // namespace kaitian::relay

@@ -166,7 +166,11 @@ c10::intrusive_ptr<Backend> Backend::create(const Config& config) {
   const auto quarter = std::max<std::chrono::milliseconds>(config.timeout / 4, std::chrono::milliseconds(50));
   groupOptions.heartbeat = std::min<std::chrono::milliseconds>(groupOptions.heartbeat, quarter);
   auto hosts = host::connect(world.value(), shared->listener(), shared->poller(), groupOptions);
-  throwIfBad(host::confirm(store, options, hosts.status()));
+  // Ranks that could not attach to a dead one say so at the deadline: rank 0 still hears them, and names that
+  // one alone.
+  host::RendezvousOptions hearing = options;
+  hearing.deadline += std::chrono::seconds(2);
+  throwIfBad(host::confirm(store, hearing, hosts.status()));
   throwIfBad(hosts.status());
 
   relay::GroupConfig group;

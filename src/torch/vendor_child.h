@@ -52,6 +52,8 @@ class VendorChild final : public relay::VendorLibrary {
                                std::span<const relay::EventRef> after) override;
   void abort() override;
   Status failure() const override { return trouble_->status(); }
+  /// A call that was passed through whole has failed.
+  void noteFailure(std::exception_ptr error) { trouble_->note(std::move(error), config_.where); }
   /// Orderly end of the communicator. Idempotent.
   void close();
 

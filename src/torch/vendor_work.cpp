@@ -121,9 +121,11 @@ WorkRef Backend::passThrough(Call& call, Tensors& inputs, Tensors& outputs,
                              const std::function<void()>& writeBack) {
   const host::Signature signature = signatureOf(call.collective);
   auto work = c10::make_intrusive<VendorWork>(getRank(), call.type, group_, device_);
-  const auto over = [weak = c10::weak_intrusive_ptr<VendorWork>(work)] {
-    const auto held = weak.lock();
-    return !held || held->isCompleted();
+  // A synchronous caller drops the Work at once, and what it stands for may still hang or fail.
+  const auto over = [work, vendor = vendor_] {
+    if (!work->isCompleted()) return false;
+    if (auto error = work->exception()) vendor->noteFailure(std::move(error));
+    return true;
   };
   work->number(group_->note(signature, timeoutOr(call.timeout), over));
   std::uint64_t bytes = 0;

@@ -41,12 +41,6 @@ class VendorWork final : public c10d::Work {
   float getDuration() const override { return child()->getDuration(); }
   std::uint64_t getSequencenumber() const override { return sequence_; }
 
-  /// A weak reference of the deadline's watch must not keep tensors.
-  void release_resources() override {
-    child_.reset();
-    after_.reset();
-  }
-
  private:
   /// Blocks until the launch has run; throws what it threw.
   WorkRef child() const;
