@@ -114,8 +114,20 @@ void FakeVendor::run(std::uint64_t number, const VendorCall& call) {
   std::this_thread::sleep_for(options_.tail);
   if (source != nullptr && std::memcmp(source, before.data(), sourceBytes) != 0)
     device_->faults().add(options_.name + ": the source was overwritten while a call used it");
-  if (std::byte* target = device_->real(call.target, data.size()); target != nullptr && !data.empty())
-    std::memcpy(target, data.data(), data.size());
+  write(call, data);
+}
+
+/// A member's own part that is in place already is not written: others may read it meanwhile.
+void FakeVendor::write(const VendorCall& call, const std::vector<std::byte>& data) {
+  std::byte* target = device_->real(call.target, data.size());
+  if (target == nullptr || data.empty()) return;
+  const auto shard = static_cast<std::size_t>(call.count) * sizeOf(call.dtype);
+  const bool moves = call.kind != plan::CallKind::reduceScatter;
+  for (std::size_t at = 0; at < data.size(); at += shard) {
+    const bool isOwn = call.kind == plan::CallKind::allGather || call.root == index_;
+    if (moves && isOwn && call.target + at == call.source) continue;
+    std::memcpy(target + at, data.data() + at, shard);
+  }
 }
 
 std::vector<std::byte> FakeVendor::result(const FakeIsland::Meeting& meeting, const VendorCall& call) {

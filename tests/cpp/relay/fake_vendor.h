@@ -76,6 +76,7 @@ class FakeVendor final : public VendorLibrary, public std::enable_shared_from_th
 
  private:
   void run(std::uint64_t number, const VendorCall& call);
+  void write(const VendorCall& call, const std::vector<std::byte>& data);
   std::vector<std::byte> result(const FakeIsland::Meeting& meeting, const VendorCall& call);
   std::vector<std::byte> reduced(const FakeIsland::Meeting& meeting, const VendorCall& call);
   void exchangeMessages(std::uint64_t number, FakeIsland::Meeting& meeting, const VendorCall& call);
