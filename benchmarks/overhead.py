@@ -28,7 +28,7 @@ def rank_main() -> None:
     # A library that does nothing would not pass the verification: take its claims for verified.
     row = _vendors.vendor_of(device)
     assert row is not None
-    claims = _C.claimed_capabilities(_backend._row(row, None, timedelta()))
+    claims = _C.claimed_capabilities(_backend._row(row, timedelta()))
     _backend._verified[row.library, row.version()] = claims
     dist.init_process_group("kaitian")
     store = dist.distributed_c10d._get_default_store()
