@@ -111,14 +111,25 @@ bool Engine::work() {
   using Step = Result<bool> (Engine::*)();
   for (const Step step : {&Engine::compare, &Engine::planNext, &Engine::advance, &Engine::advanceMessages}) {
     auto result = (this->*step)();
-    if (!result.ok()) {
-      context_->fail(result.status());
-      return true;
-    }
+    if (!result.ok()) return report(result.status());
     moved = result.value() || moved;
   }
   if (host::Clock::now() >= nextCheck_) checkDeadlines();
   return moved;
+}
+
+/// Fails the group. A library's error is often the echo of a failure elsewhere, whose reason is still on its
+/// way: it gets a little time to arrive, so that all ranks tell the same.
+bool Engine::report(const Status& status) {
+  constexpr std::chrono::milliseconds kGrace{200};
+  const auto now = host::Clock::now();
+  if (status.code() == Code::vendor && reportBy_ == host::Clock::time_point::max()) reportBy_ = now + kGrace;
+  if (status.code() == Code::vendor && now < reportBy_) {
+    watch(reportBy_);
+    return false;
+  }
+  context_->fail(status);
+  return true;
 }
 
 Result<bool> Engine::compare() {

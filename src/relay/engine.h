@@ -87,6 +87,7 @@ class Engine final : public Participant {
   bool takeInbox();
   bool publish();
   bool work();
+  bool report(const Status& status);
   Result<bool> compare();
   bool compareNotes();
   Result<bool> planNext();
@@ -160,7 +161,8 @@ class Engine final : public Participant {
   host::Clock::time_point nextCheck_ = host::Clock::time_point::max();
   host::Clock::time_point closeBy_ = host::Clock::time_point::max();
   host::Clock::time_point lastFinish_{};
-  host::Clock::time_point abortBy_ = host::Clock::time_point::max();  // the vendor is to be aborted by then
+  host::Clock::time_point abortBy_ = host::Clock::time_point::max();   // the vendor is to be aborted by then
+  host::Clock::time_point reportBy_ = host::Clock::time_point::max();  // a library's error is told by then
   bool closing_ = false, failed_ = false, over_ = false;
   host::Clock::time_point lastPoll_ = host::Clock::now();
   host::Clock::time_point awake_{};          // until then nobody is judged to be late
