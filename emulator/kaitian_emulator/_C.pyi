@@ -34,6 +34,7 @@ class Ccl(Backend):
         store: Store,
         rank: int,
         size: int,
+        ranks: list[int],
         timeout: timedelta,
         vendor: str,
         name: str,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,11 +20,13 @@ FaultName = Literal["none", "fail", "hang", "lag"]
 _DEFAULT_TIMEOUT = timedelta(minutes=10)
 
 
-def create_ccl(store: Store, rank: int, size: int, timeout: timedelta = _DEFAULT_TIMEOUT) -> Backend:
+def create_ccl(
+    store: Store, rank: int, size: int, timeout: timedelta = _DEFAULT_TIMEOUT, *, ranks: Sequence[int] = ()
+) -> Backend:
     """Connect this process to the others of its vendor; a collective of all `size` ranks.
 
-    The library is that of the device of this process. Raises if a rank is of another vendor or does not come within
-    the timeout, which also bounds every operation.
+    The library is that of the device of this process. ``ranks`` are the global ranks of the members, for messages.
+    Raises if a rank is of another vendor or does not come within the timeout, which also bounds every operation.
     """
     from kaitian_emulator import _C
 
@@ -32,6 +35,7 @@ def create_ccl(store: Store, rank: int, size: int, timeout: timedelta = _DEFAULT
         store,
         rank,
         size,
+        list(ranks),
         timeout,
         vendor=vendor.name,
         name=vendor.library,
@@ -57,7 +61,8 @@ def register(vendor: Vendor) -> None:
     """Register the vendor's library with torch.distributed and plan the fault that the environment asks for."""
 
     def create(options: Any, _: object) -> Backend:
-        return create_ccl(options.store, options.group_rank, options.group_size, options.timeout)
+        ranks = options.global_ranks_in_group
+        return create_ccl(options.store, options.group_rank, options.group_size, options.timeout, ranks=ranks)
 
     Registry.register_backend(vendor.library, create, extended_api=True, devices=[vendor.name])
     plan = os.environ.get("KAITIAN_EMULATOR_FAULT")

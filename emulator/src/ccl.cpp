@@ -32,10 +32,10 @@ std::size_t bytesOf(const std::vector<at::Tensor>& tensors) {
 
 }  // namespace
 
-Ccl::Ccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, Milliseconds timeout,
-         Library library)
+Ccl::Ccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const std::vector<int>& ranks,
+         Milliseconds timeout, Library library)
     : Backend(rank, size), library_(std::move(library)), timeout_(timeout) {
-  if (!library_.null) channel_ = connectMembers(*store, rank, size, timeout, library_);
+  if (!library_.null) channel_ = connectMembers(*store, rank, size, ranks, timeout, library_);
 }
 
 c10d::ErrorType Ccl::getError() {

@@ -77,8 +77,9 @@ class Ccl final : public c10d::Backend {
   using TensorLists = std::vector<std::vector<at::Tensor>>;
 
   /// Connects; blocks until all members are there. Throws if one is of another vendor or the time is over.
-  Ccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, Milliseconds timeout,
-      Library library);
+  /// `ranks`: global rank of each member, for messages; may be empty.
+  Ccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const std::vector<int>& ranks,
+      Milliseconds timeout, Library library);
 
   const std::string getBackendName() const override { return library_.name; }
   bool supportsCoalescing() const override { return true; }

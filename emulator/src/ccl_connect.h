@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
 
 #include "channel.h"
 
@@ -11,7 +12,8 @@ namespace kaitian::emulator {
 
 struct Library;
 
-std::shared_ptr<Channel> connectMembers(c10d::Store& store, int rank, int size,
+/// `ranks`: global rank of each member, for messages; may be empty.
+std::shared_ptr<Channel> connectMembers(c10d::Store& store, int rank, int size, const std::vector<int>& ranks,
                                         std::chrono::milliseconds timeout, const Library& library);
 
 }  // namespace kaitian::emulator

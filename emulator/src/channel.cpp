@@ -63,7 +63,7 @@ void Channel::agree(const Signature& own, Deadline deadline) {
              std::to_string(one.root) + ")";
     };
     throw MeshError(MeshError::Kind::mismatch,
-                    "members do not agree: this rank calls " + text(own) + ", rank " + std::to_string(peer) +
+                    "members do not agree: this rank calls " + text(own) + ", " + mesh_->title(peer) +
                         " calls " + text(other) +
                         "; operation, element counts, type, reduction and root must be the "
                         "same on all members");

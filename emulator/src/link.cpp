@@ -18,8 +18,7 @@ namespace {
 constexpr std::size_t kReadInPlaceBytes = 64 << 10;
 
 [[noreturn]] void lost(const Link& link) {
-  throw MeshError(MeshError::Kind::lost,
-                  "rank " + std::to_string(link.peer) + " closed its connection: it ended or gave up");
+  throw MeshError(MeshError::Kind::lost, link.title + " closed its connection: it ended or gave up");
 }
 
 /// Whether a call that moved `result` bytes did anything; throws if the peer is gone.
@@ -124,9 +123,9 @@ bool ReceiveLane::receiveSome(const Link& link) {
 void ReceiveLane::acceptHeader(const Link& link) {
   const Transfer& transfer = *transfers_[next_];
   if (header_.bytes != transfer.bytes) {
-    throw MeshError(MeshError::Kind::mismatch, "rank " + std::to_string(link.peer) + " sent " +
-                                                   std::to_string(header_.bytes) + " bytes where " +
-                                                   std::to_string(transfer.bytes) + " were expected");
+    throw MeshError(MeshError::Kind::mismatch, link.title + " sent " + std::to_string(header_.bytes) +
+                                                   " bytes where " + std::to_string(transfer.bytes) +
+                                                   " were expected");
   }
   if (header_.address != 0) {
     if (!readMemory(link.process, header_.address, transfer.data, transfer.bytes)) lost(link);

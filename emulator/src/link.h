@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "socket.h"
@@ -25,6 +26,7 @@ struct Transfer {
 /// A connected peer. Owns its sockets.
 struct Link {
   int peer = -1;
+  std::string title;  // "rank 1 (global rank 2)", for messages
   Descriptor data;
   Descriptor control;
   int process = 0;        // its process id

@@ -16,8 +16,6 @@ struct Hello {
   int channel;  // 0 data, 1 control
 };
 
-std::string rankText(int rank) { return "rank " + std::to_string(rank); }
-
 /// The state of one exchange with one peer.
 struct Lanes {
   SendLane send;
@@ -34,13 +32,17 @@ struct Lanes {
 
 }  // namespace
 
-Mesh::Mesh(const Listener& listener, int rank, const std::vector<std::string>& names, Deadline deadline)
-    : rank_(rank), links_(names.size()), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+Mesh::Mesh(const Listener& listener, int rank, const std::vector<Member>& members, Deadline deadline)
+    : rank_(rank), links_(members.size()), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (wake_.get() < 0) throwErrno("eventfd");
+  for (int peer = 0; peer < size(); ++peer) {
+    link(peer).peer = peer;
+    link(peer).title = members[static_cast<std::size_t>(peer)].title;
+  }
   for (int peer = 0; peer < rank; ++peer) {
     for (const int channel : {0, 1}) {
       Descriptor& socket = channel == 0 ? link(peer).data : link(peer).control;
-      socket = connectTo(names[static_cast<std::size_t>(peer)]);
+      socket = connectTo(members[static_cast<std::size_t>(peer)].listener);
       const Hello hello{rank_, channel};
       sendSmall(socket, &hello, sizeof hello);
     }
@@ -50,12 +52,11 @@ Mesh::Mesh(const Listener& listener, int rank, const std::vector<std::string>& n
     Hello hello{};
     receiveSmall(socket, &hello, sizeof hello, deadline);
     if (hello.rank <= rank || hello.rank >= size()) {
-      throw std::runtime_error("a stranger connected as " + rankText(hello.rank));
+      throw std::runtime_error("a stranger connected as rank " + std::to_string(hello.rank));
     }
     (hello.channel == 0 ? link(hello.rank).data : link(hello.rank).control) = std::move(socket);
   }
   for (int peer = 0; peer < size(); ++peer) {
-    link(peer).peer = peer;
     if (peer != rank) link(peer).probe(deadline);
   }
 }
@@ -87,9 +88,9 @@ void Mesh::exchange(std::span<const Transfer> transfers, Deadline deadline) {
     const int ready = poll(pollers.data(), pollers.size(), millisecondsUntil(deadline));
     if (ready < 0 && errno != EINTR) throwErrno("poll");
     if (aborted())
-      throw MeshError(MeshError::Kind::aborted, "aborted while waiting for " + rankText(waitingFor));
+      throw MeshError(MeshError::Kind::aborted, "aborted while waiting for " + title(waitingFor));
     if (ready == 0 && std::chrono::steady_clock::now() >= deadline) {
-      throw MeshError(MeshError::Kind::timeout, "timed out waiting for " + rankText(waitingFor));
+      throw MeshError(MeshError::Kind::timeout, "timed out waiting for " + title(waitingFor));
     }
   }
 }

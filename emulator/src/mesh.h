@@ -28,8 +28,13 @@ class MeshError : public std::runtime_error {
 
 class Mesh {
  public:
-  /// Connects to the listeners of all members; `names[rank]` is the own one. Throws std::runtime_error.
-  Mesh(const Listener& listener, int rank, const std::vector<std::string>& names, Deadline deadline);
+  struct Member {
+    std::string listener;  // the name of its Listener
+    std::string title;     // for messages
+  };
+
+  /// Connects to the listeners of all members; `members[rank]` is the own one. Throws std::runtime_error.
+  Mesh(const Listener& listener, int rank, const std::vector<Member>& members, Deadline deadline);
 
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return static_cast<int>(links_.size()); }
@@ -44,6 +49,8 @@ class Mesh {
   bool aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
   /// Sleeps until the deadline; throws MeshError if it was aborted.
   void sleepUntil(Deadline deadline) const;
+
+  const std::string& title(int peer) const { return links_[static_cast<std::size_t>(peer)].title; }
 
  private:
   Link& link(int peer) { return links_[static_cast<std::size_t>(peer)]; }

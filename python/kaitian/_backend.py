@@ -89,8 +89,8 @@ def _row(vendor: _vendors.Vendor, timeout: timedelta) -> dict[str, Any]:
     # A margin, so that kaitian's own deadline, which names the rank, comes before the library's.
     patience = timeout + timedelta(seconds=30)
 
-    def create(island: int, rank: int, size: int, store: Store) -> Any:
-        return vendor.create(PrefixStore(f"{vendor.library}/{island}/", store), rank, size, patience)
+    def create(island: int, rank: int, ranks: list[int], store: Store) -> Any:
+        return vendor.create(PrefixStore(f"{vendor.library}/{island}/", store), rank, ranks, patience)
 
     return {
         "moves": list(vendor.moves),

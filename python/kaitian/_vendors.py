@@ -28,9 +28,9 @@ USUAL = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "g
 
 
 class Creator(Protocol):
-    """Makes a communicator: ``(store, rank, size, timeout) -> Backend``."""
+    """Makes a communicator: ``(store, rank, ranks, timeout) -> Backend``; see ``Vendor.create``."""
 
-    def __call__(self, store: Store, rank: int, size: int, timeout: timedelta) -> Any: ...
+    def __call__(self, store: Store, rank: int, ranks: list[int], timeout: timedelta) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -55,31 +55,32 @@ class Vendor:
     applies: Callable[[], bool] = lambda: True
     version: Callable[[], str] = lambda: ""
 
-    def create(self, store: Store, rank: int, size: int, timeout: timedelta) -> Any:
-        """Make a communicator of ``size`` members, of which this process is number ``rank``."""
-        return create_by_name(self.library, store, rank, size, timeout)
+    def create(self, store: Store, rank: int, ranks: list[int], timeout: timedelta) -> Any:
+        """Make the communicator of the global ``ranks``, of which this process is member ``rank``."""
+        return create_by_name(self.library, store, rank, ranks, timeout)
 
 
-def create_by_name(name: str, store: Store, rank: int, size: int, timeout: timedelta) -> Any:
+def create_by_name(name: str, store: Store, rank: int, ranks: list[int], timeout: timedelta) -> Any:
     """Make the c10d backend ``name``: one that a package registered, or one that is built into torch."""
     plugin = dist.Backend._plugins.get(name.upper())
     if plugin is not None:
         if not plugin.extended_api:
-            return plugin.creator_fn(store, rank, size, timeout)
+            return plugin.creator_fn(store, rank, len(ranks), timeout)
         request = distributed_c10d._DistributedBackendOptions()  # type: ignore[attr-defined]
         request.store = store
         request.group_rank = rank
-        request.group_size = size
+        request.group_size = len(ranks)
         request.timeout = timeout
         request.group_id = f"kaitian_{name}"
-        request.global_ranks_in_group = []
+        request.global_ranks_in_group = ranks  # for the library's messages
         return plugin.creator_fn(request, None)
     built_in = getattr(dist, f"ProcessGroup{name.upper()}", None)
     if built_in is None:
         raise RuntimeError(f"torch.distributed has no backend {name!r}: import the package that registers it first")
     options = built_in.Options()
     options._timeout = timeout
-    return built_in(store, rank, size, options)
+    options.global_ranks_in_group = ranks
+    return built_in(store, rank, len(ranks), options)
 
 
 def _usual_reductions(*, average: bool = True, premul: bool = True) -> dict[str, tuple[str, ...]]:

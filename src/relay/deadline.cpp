@@ -8,6 +8,8 @@
 namespace kaitian::relay {
 namespace {
 
+constexpr std::chrono::milliseconds kForOthers{500};
+
 std::string seconds(host::Clock::duration time) {
   char text[32];
   std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(time).count());
@@ -57,6 +59,12 @@ void Engine::checkDeadlines() {
     const auto deadline = std::max(collective->deadline(), progress + collective->timeout());
     watch(deadline);
     if (now < deadline) return false;
+    // Deadlines of all ranks pass together. The error of one that knows the cause is worth a moment.
+    const auto patience = std::min<host::Clock::duration>(kForOthers, collective->timeout() / 10);
+    if (now < deadline + patience && !knowsWhy(*collective)) {
+      watch(deadline + patience);
+      return false;
+    }
     context_->fail(expired(*collective));
     return true;
   };
@@ -139,11 +147,21 @@ std::string Engine::explain(const Collective& collective, int& culprit) const {
   if (collective.inVendorCall() && context_->vendor)
     return who(rank_) + " waits in a call of " + context_->vendor->name() +
            "; all ranks have called the operation, look for a rank whose vendor library hangs";
-  if (const auto ranks = collective.waitingFor(); !ranks.empty()) {
+  if (const auto ranks = collective.waitingFor(); !ranks.empty() && !collective.copyingOut()) {
     culprit = ranks.front();
     return who(rank_) + " waits for data of " + whoAll(ranks);
   }
-  return who(rank_) + " waits for its own device";
+  std::string reason = who(rank_) + " waits for its own device";
+  if (context_->vendor && activation_.active())
+    reason += ", or for calls of " + context_->vendor->name() + " that it has been given";
+  return reason;
+}
+
+/// Whether this rank knows more than that data of others has not come.
+bool Engine::knowsWhy(const Collective& collective) const {
+  return silentRank() || !collective.notCalled().empty() ||
+         (activation_.started() && !activation_.active()) || collective.inVendorCall() ||
+         collective.copyingOut() || collective.waitingFor().empty();
 }
 
 Status Engine::expired(const Collective& collective) const {

@@ -124,6 +124,7 @@ class Engine final : public Participant {
   int globalRank(int rank) const;
   std::string inGroup() const;
   std::optional<std::pair<std::string, int>> silentRank() const;
+  bool knowsWhy(const Collective& collective) const;
   std::string explain(const Collective& collective, int& culprit) const;
   std::string describeNotCalled(std::uint64_t sequence, const std::vector<int>& ranks) const;
 

@@ -201,22 +201,26 @@ Backend::Backend(const Config& config, host::World world)
   options_->timeout = config.timeout;
   if (config.device) device_ = TorchDevice::of(*config.device);
   const int island = world_.layout.islandOf(config.rank);
-  const auto members = static_cast<int>(world_.layout.islandMembers(island).size());
-  if (!device_ || !config_.vendor || members == 1) return;
+  const auto& members = world_.layout.islandMembers(island);
+  if (!device_ || !config_.vendor || members.size() == 1) return;
+  const auto global = [&config](int rank) {
+    const auto i = static_cast<std::size_t>(rank);
+    return i < config.globalRanks.size() ? config.globalRanks[i] : rank;
+  };
   VendorChild::Config child;
   child.name = config.identity.library;
-  const auto self = static_cast<std::size_t>(config.rank);
-  const int global = self < config.globalRanks.size() ? config.globalRanks[self] : config.rank;
-  child.where = child.name + " on rank " + std::to_string(global) + " (" + describe(world_.ranks[self]) + ")";
+  const auto& self = world_.ranks[static_cast<std::size_t>(config.rank)];
+  child.where = child.name + " on rank " + std::to_string(global(config.rank)) + " (" + describe(self) + ")";
   child.claimed = config_.vendor->claimed;
   child.device = device_;
   child.index = world_.layout.indexInIsland(config.rank);
-  child.size = members;
+  child.size = static_cast<int>(members.size());
+  std::vector<int> ranks;
+  for (const int member : members) ranks.push_back(global(member));
   auto store = c10::make_intrusive<VendorStore>(config.store);
   child.interrupt = [store] { store->abort(); };
-  child.create = [create = config_.vendor->create, island, index = child.index, members, store] {
-    return create(island, index, members, store);
-  };
+  child.create = [create = config_.vendor->create, island, index = child.index, ranks = std::move(ranks),
+                  store] { return create(island, index, ranks, store); };
   vendor_ = std::make_shared<VendorChild>(std::move(child));
 }
 

@@ -49,8 +49,8 @@ class Backend final : public c10d::Backend {
     relay::Capabilities claimed;
     std::uint32_t kinds = 0;  // bit plan::Kind: calls that the library serves whole
     bool unequalAllToAll = false;
-    /// (island, rank in island, size, store) -> communicator. Takes the GIL itself.
-    std::function<ChildRef(int, int, int, c10::intrusive_ptr<c10d::Store>)> create;
+    /// (island, rank in island, global ranks of its members, store) -> communicator. Takes the GIL itself.
+    std::function<ChildRef(int, int, const std::vector<int>&, c10::intrusive_ptr<c10d::Store>)> create;
   };
 
   struct Config {

@@ -65,10 +65,10 @@ Backend::Vendor vendorOf(const py::dict& row) {
   }
   vendor.kinds = kindsOf(row["collectives"].cast<std::vector<std::string>>());
   vendor.unequalAllToAll = row["unequal_all_to_all"].cast<bool>();
-  vendor.create = [create = shared(row["create"])](int island, int index, int members,
+  vendor.create = [create = shared(row["create"])](int island, int index, const std::vector<int>& ranks,
                                                    c10::intrusive_ptr<c10d::Store> store) {
     py::gil_scoped_acquire gil;
-    return (*create)(island, index, members, std::move(store)).cast<ChildRef>();
+    return (*create)(island, index, ranks, std::move(store)).cast<ChildRef>();
   };
   return vendor;
 }

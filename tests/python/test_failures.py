@@ -174,9 +174,6 @@ def rank_until_failure(job: Job, pipe: Connection, activity: str, timeout: float
     pipe.send((before, after))
 
 
-# Known gap: a vendor library may report its dead member before kaitian has, and counts members of the island, so the
-# rank of the group is not in the text.
-LIBRARY = "alphaccl .* closed its connection: it ended or gave up"
 LATENCIES: dict[str, list[float]] = {}
 
 
@@ -190,10 +187,13 @@ def test_killed_rank_is_named_by_all_survivors(layout: list[str], activity: str)
         killed = crew.signal(VICTIM, signal.SIGKILL)
         latencies = []
         for rank, (text, when, later, seconds) in crew.hear_all(crew.others(VICTIM)).items():
-            assert re.search(
-                rf"rank {VICTIM} .*ended, or lost its connection, without leaving group|{LIBRARY}", text
-            ), text
-            assert set(later) == {text}, f"rank {rank}: later errors {later}"
+            ours = rf"rank {VICTIM} .*ended, or lost its connection, without leaving group"
+            # The device may raise what its vendor library noticed before kaitian has told.
+            library = rf"alphaccl: .*\(global rank {VICTIM}\) closed its connection"
+            assert re.search(f"{ours}|{library}", text), text
+            assert re.search(ours, later[0]), later
+            assert set(later) == {text} or re.search(library, text), f"rank {rank}: {text}, then {later}"
+            assert len(set(later)) == 1, f"rank {rank}: later errors {later}"
             assert seconds <= PROMISE, f"rank {rank}: three later calls took {seconds:.2f} s"
             latencies.append(when - killed)
         for rank, (before, after) in crew.hear_all(crew.others(VICTIM)).items():

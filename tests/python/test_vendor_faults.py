@@ -215,8 +215,7 @@ def test_library_that_hangs_is_an_error_on_all_ranks_in_time(layout: list[str]) 
     texts = {text for _, text, _ in answers.values()}
     for text in texts:  # ranks whose deadlines pass at the same time see it each in its own way
         assert re.search(r"all_reduce #\d+ float32\[30001\] SUM in group .* did not finish within \d\.\d s: rank", text)
-    # A synchronous library is seen in its call; of an asynchronous one only the device that does not go on is seen.
-    assert any(LIBRARIES[layout[0]] in text or "waits for its own device" in text for text in texts), texts
+    assert any(LIBRARIES[layout[0]] in text for text in texts), texts
     for rank, (_, _, seconds) in answers.items():
         assert seconds <= TIMEOUT + MARGIN, f"rank {rank}: {seconds:.1f} s"
 

@@ -106,7 +106,7 @@ def _die_or_wait(place: Rank) -> str:
     import os
     import signal
 
-    ccl = connect(place)
+    ccl = connect(place, ranks=[4, 7])
     tensor = torch.ones(1 << 20, device=place.vendor)
     ccl.allreduce([tensor]).wait()
     torch.alpha.synchronize()
@@ -125,6 +125,6 @@ def _die_or_wait(place: Rank) -> str:
 def test_death_of_a_member_is_named() -> None:
     group = Ranks(["alpha", "alpha"])
     try:
-        assert "rank 0 closed its connection: it ended or gave up" in group.run(_die_or_wait)[1]
+        assert "rank 0 (global rank 4) closed its connection: it ended or gave up" in group.run(_die_or_wait)[1]
     finally:
         group.stop()

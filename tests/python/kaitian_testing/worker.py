@@ -8,7 +8,7 @@ import pickle
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any
@@ -45,6 +45,13 @@ def _resolve(module: str, name: str) -> Any:
     return found
 
 
+def _quiet() -> None:
+    """Let the device forget a failure that an earlier job left in its streams: it is raised at the next synchronize."""
+    if kaitian.device().type != "cpu":
+        with suppress(RuntimeError):
+            torch.accelerator.synchronize()
+
+
 def main(descriptor: int) -> None:
     """Answer each job with (True, result) or (False, text of the error)."""
     pipe = Connection(descriptor)
@@ -56,6 +63,7 @@ def main(descriptor: int) -> None:
         if not dist.is_initialized():
             # Attempts that failed count in torch, and not on all ranks alike: group names would differ.
             dist.distributed_c10d._world.group_count = 0
+        _quiet()
         try:
             answer = (True, _resolve(module, name)(job, *args))
         except BaseException:
