@@ -13,6 +13,12 @@ from ranks import Rank, Ranks, on
 from test_emulator_ccl import connect, same
 
 
+def meet(place: Rank) -> None:
+    """Return when all ranks have come here."""
+    place.store.set(f"met{place.rank}", "")
+    place.store.wait([f"met{rank}" for rank in range(place.size)], place.timeout)
+
+
 @on("alpha", "alpha")
 def test_call_fails_on_demand(place: Rank) -> None:
     import kaitian_emulator
@@ -43,6 +49,7 @@ def test_hang_ends_with_an_abort(place: Rank) -> None:
     work = ccl.allreduce([tensor])
     time.sleep(0.05)
     assert not work.is_completed()
+    meet(place)
     ccl.abort()
     with pytest.raises(dist.DistBackendError, match=r"abort|rank \d closed"):
         torch.alpha.synchronize()
