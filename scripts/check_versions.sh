@@ -11,7 +11,7 @@ if [ ! -d "$wheel/torch/include" ]; then
   rm -f "$wheel"/torch-*.whl
 fi
 includes=$($python -c 'import sysconfig; print(sysconfig.get_paths()["include"])')
-for unit in backend collectives module torch_device values vendor_child vendor_work work; do
+for unit in backend collectives module torch_device values vendor_child vendor_store vendor_work work; do
   echo "#include \"torch/$unit.cpp\""
 done >"$wheel/shim.cpp"
 g++ -std=c++20 -fsyntax-only -DKAITIAN_VERSION='"check"' -Iinclude -Isrc -I"$includes" \

@@ -48,6 +48,7 @@ host::Clock::time_point Engine::lastProgress() const {
 
 void Engine::checkDeadlines() {
   const auto now = host::Clock::now();
+  if (now - lastPoll_ > 2 * context_->hosts.heartbeatPeriod()) awake_ = now + kWaking;
   if (now < awake_) {
     nextCheck_ = awake_;
     return;
@@ -80,7 +81,7 @@ void Engine::checkDeadlines() {
     context_->fail(expiredActivation());
     return;
   }
-  if (checkWhole(now)) return;
+  if (checkPassed(now)) return;
   for (const auto& message : messages_) {
     watch(message->deadline());
     if (now < message->deadline()) continue;
@@ -103,12 +104,13 @@ std::optional<std::pair<std::string, int>> Engine::silentRank() const {
   return std::pair(who(silent) + " has not answered for " + seconds(longest), silent);
 }
 
-bool Engine::checkWhole(host::Clock::time_point now) {
-  forgetWhole();
-  if (whole_.empty()) return false;
-  watch(whole_.front().deadline);
-  if (now < whole_.front().deadline) return false;
-  context_->fail(expired(whole_.front()));
+bool Engine::checkPassed(host::Clock::time_point now) {
+  forgetPassed();
+  const auto oldest = passed_.oldest();
+  if (!oldest) return false;
+  watch(oldest->deadline);
+  if (now < oldest->deadline) return false;
+  context_->fail(expired(*oldest));
   return true;
 }
 
@@ -174,22 +176,22 @@ Status Engine::expired(const Collective& collective) const {
           globalRank(culprit)};
 }
 
-Status Engine::expired(const Whole& whole) const {
+Status Engine::expired(const PassedCall& call) const {
   int culprit = rank_;
   std::string reason;
   if (const auto silent = silentRank()) {
     culprit = silent->second;
     reason = silent->first + "; look at its log first";
-  } else if (const auto missing = notCalled(whole.signature.sequence); !missing.empty()) {
+  } else if (const auto missing = notCalled(call.signature.sequence); !missing.empty()) {
     culprit = missing.front();
-    reason = describeNotCalled(whole.signature.sequence, missing);
+    reason = describeNotCalled(call.signature.sequence, missing);
   } else {
     reason = who(rank_) + " waits for " + context_->vendor->name() +
              "; all ranks have called the operation, look for a rank whose vendor library or device hangs";
   }
   return {Code::timeout,
-          host::describe(whole.signature) + " in " + inGroup() + " did not finish within " +
-              seconds(host::Clock::now() - whole.submitted) + ": " + reason +
+          host::describe(call.signature) + " in " + inGroup() + " did not finish within " +
+              seconds(host::Clock::now() - call.submitted) + ": " + reason +
               ". Hint: raise the timeout if this step is known to be slow",
           globalRank(culprit)};
 }

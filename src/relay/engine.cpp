@@ -8,8 +8,6 @@ namespace kaitian::relay {
 
 bool Engine::poll() {
   if (over_) return false;
-  // A process that was stopped itself first reads what the others have said meanwhile.
-  constexpr std::chrono::milliseconds kWaking{200};
   const auto now = host::Clock::now();
   if (now - std::exchange(lastPoll_, now) > 2 * context_->hosts.heartbeatPeriod()) awake_ = now + kWaking;
   if (context_->device && !context_->pool) context_->pool = process_.staging(context_->device);
@@ -36,8 +34,8 @@ host::Clock::time_point Engine::nextPoll() const {
     return host::Clock::now() + std::chrono::milliseconds(100);  // only the vendor's calls are waited for
   auto next = std::min(context_->hosts.nextPoll(), nextCheck_);
   // Only asking tells that a call of the vendor library is over, and its tensors are kept until then.
-  constexpr std::chrono::milliseconds kAsk{50};
-  if (!whole_.empty()) next = std::min(next, host::Clock::now() + kAsk);
+  constexpr std::chrono::milliseconds kAsk{10};
+  if (!passed_.empty()) next = std::min(next, host::Clock::now() + kAsk);
   return next;
 }
 
@@ -52,25 +50,31 @@ Participant::Urgency Engine::urgency() const {
 }
 
 bool Engine::takeInbox() {
-  std::vector<Item> items;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    items.swap(inbox_);
+    taken_.swap(inbox_);
     wakePending_ = false;
   }
-  for (auto& item : items) item(*this);
-  return !items.empty();
+  const bool any = !taken_.empty();
+  for (auto& item : taken_) take(item);
+  taken_.clear();
+  return any;
 }
 
-/// The oldest first: what comes behind an operation in the vendor's queue is not over before it.
-void Engine::forgetWhole() {
-  auto ended = std::make_shared<std::vector<Whole>>();
-  while (!whole_.empty() && whole_.front().over()) {
-    ended->push_back(std::move(whole_.front()));
-    whole_.pop_front();
-  }
-  // What they hold may need the GIL to go.
-  if (!ended->empty()) process_.complete([ended]() mutable { ended.reset(); });
+void Engine::take(Item& item) {
+  if (auto* task = std::get_if<Task>(&item)) return (*task)(*this);
+  auto& note = std::get<Note>(item);
+  watch(note.deadline);
+  unpublished_.push_back({nullptr, std::move(note.signature)});
+}
+
+void Engine::forgetPassed() { dropElsewhere(passed_.takeEnded()); }
+
+/// What they hold may need the GIL to go, which this thread never takes.
+void Engine::dropElsewhere(std::vector<PassedCall> calls) {
+  if (calls.empty()) return;
+  auto held = std::make_shared<std::vector<PassedCall>>(std::move(calls));
+  process_.complete([held]() mutable { held.reset(); });
 }
 
 bool Engine::publish() {
@@ -105,7 +109,7 @@ void Engine::checkLibrary() {
 
 bool Engine::work() {
   bool moved = compareNotes();
-  if (!whole_.empty()) forgetWhole();
+  forgetPassed();
   checkLibrary();
   if (!context_->hosts.status().ok()) return true;
   using Step = Result<bool> (Engine::*)();

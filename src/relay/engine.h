@@ -14,12 +14,14 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "relay/activation.h"
 #include "relay/collective.h"
 #include "relay/context.h"
 #include "relay/message.h"
+#include "relay/passed.h"
 #include "relay/process.h"
 
 namespace kaitian::relay {
@@ -68,13 +70,13 @@ class Engine final : public Participant {
     Footprint footprint;
     std::vector<EventRef> events;
   };
-  /// An operation of the vendor library alone that may not have ended.
-  struct Whole {
+  /// A signature to publish for an operation in passed_.
+  struct Note {
     host::Signature signature;
-    host::Clock::time_point submitted, deadline;
-    std::function<bool()> over;
+    host::Clock::time_point deadline;
   };
-  using Item = std::function<void(Engine&)>;  // runs on the progress thread
+  using Task = std::function<void(Engine&)>;  // runs on the progress thread
+  using Item = std::variant<Task, Note>;
 
   // engine_calls.cpp
   void push(Item item, bool wake);  // REQUIRES: mutex_ held
@@ -85,6 +87,7 @@ class Engine final : public Participant {
 
   // engine.cpp
   bool takeInbox();
+  void take(Item& item);
   bool publish();
   bool work();
   bool report(const Status& status);
@@ -104,7 +107,8 @@ class Engine final : public Participant {
   bool aborting() const { return abortBy_ != host::Clock::time_point::max(); }
   bool releaseIdle();
   void closeIfIdle();
-  void forgetWhole();
+  void forgetPassed();
+  void dropElsewhere(std::vector<PassedCall> calls);
   void checkLibrary();
   void end();
   bool busy() const { return !queue_.empty() || !running_.empty() || !messages_.empty(); }
@@ -115,9 +119,9 @@ class Engine final : public Participant {
   host::Clock::time_point lastProgress() const;
   Status expired(const Collective& collective) const;
   Status expired(const MessageRun& message) const;
-  Status expired(const Whole& whole) const;
+  Status expired(const PassedCall& call) const;
   std::vector<int> notCalled(std::uint64_t sequence) const;
-  bool checkWhole(host::Clock::time_point now);
+  bool checkPassed(host::Clock::time_point now);
   Status expiredActivation() const;
   std::string who(int rank) const;
   std::string whoAll(const std::vector<int>& ranks) const;
@@ -132,6 +136,7 @@ class Engine final : public Participant {
   const plan::Layout layout_;
   const int rank_;
   const std::shared_ptr<Context> context_;
+  PassedCalls passed_;
 
   mutable std::mutex mutex_;  // guards what follows, up to the next comment
   std::condition_variable ended_;
@@ -146,6 +151,7 @@ class Engine final : public Participant {
   host::HostGroup::Traffic lastTraffic_;
 
   // Progress thread only.
+  std::vector<Item> taken_;  // changes places with inbox_, so that both keep their memory
   Activation activation_;
   struct Unpublished {
     std::shared_ptr<Collective> collective;  // null: a note
@@ -153,7 +159,6 @@ class Engine final : public Participant {
   };
   std::deque<Unpublished> unpublished_;
   std::deque<host::Signature> notes_;  // published; not all peers' are known
-  std::deque<Whole> whole_;            // in call order
   std::deque<Queued> queue_;
   std::deque<std::shared_ptr<Collective>> running_;
   std::vector<std::shared_ptr<MessageRun>> messages_;
@@ -165,6 +170,8 @@ class Engine final : public Participant {
   host::Clock::time_point abortBy_ = host::Clock::time_point::max();   // the vendor is to be aborted by then
   host::Clock::time_point reportBy_ = host::Clock::time_point::max();  // a library's error is told by then
   bool closing_ = false, failed_ = false, over_ = false;
+  // A process that was stopped itself, maybe within poll(), first reads what the others have said meanwhile.
+  static constexpr std::chrono::milliseconds kWaking{200};
   host::Clock::time_point lastPoll_ = host::Clock::now();
   host::Clock::time_point awake_{};          // until then nobody is judged to be late
   host::Clock::time_point libraryFailed_{};  // when it was first seen

@@ -117,22 +117,18 @@ Result<std::vector<Capabilities>> Engine::activate(std::chrono::milliseconds tim
 
 std::uint64_t Engine::note(const host::Signature& signature, std::chrono::milliseconds timeout,
                            std::function<bool()> over) {
+  PassedCalls::Ended ended;  // dropped after the lock: what they hold may need the GIL to go
   std::lock_guard<std::mutex> lock(mutex_);
   if (!poison_.ok() || closed_) return nextSequence_;
   host::Signature noted = signature;
   const std::uint64_t sequence = noted.sequence = nextSequence_++;
   const auto now = host::Clock::now();
-  Whole whole{noted, now, now + timeoutOr(timeout), std::move(over)};
+  const auto deadline = now + timeoutOr(timeout);
+  ended = passed_.add({noted, now, deadline, std::move(over)});
   // Nobody waits for a note: it goes out with the next heartbeat or operation, and costs the caller no system
   // call.
   constexpr std::size_t kAtOnce = 1024;
-  push(
-      [noted = std::move(noted), whole = std::move(whole)](Engine& engine) mutable {
-        engine.unpublished_.push_back({nullptr, std::move(noted)});
-        engine.watch(whole.deadline);
-        engine.whole_.push_back(std::move(whole));
-      },
-      inbox_.size() >= kAtOnce);
+  push(Note{std::move(noted), deadline}, inbox_.size() >= kAtOnce);
   return sequence;
 }
 

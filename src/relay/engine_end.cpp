@@ -46,7 +46,7 @@ void Engine::finishAll(const Status& status) {
   }
   unpublished_.clear();
   notes_.clear();
-  whole_.clear();
+  dropElsewhere(passed_.takeAll());
   nextCheck_ = host::Clock::time_point::max();
 }
 
@@ -88,7 +88,7 @@ void Engine::end() {
     closed_ = true;
     late.swap(inbox_);
   }
-  for (auto& item : late) item(*this);
+  for (auto& item : late) take(item);
   finishAll(status);
   // Libraries and devices may need the GIL to go, which this thread never takes.
   process_.complete([vendor = std::move(context_->vendor), device = std::move(context_->device)]() mutable {

@@ -125,12 +125,12 @@ void Lane::post(Task task) {
   state_->changed.notify_all();
 }
 
-bool Lane::launch(bool inlineAllowed, Task task) {
+bool Lane::launch(const Task& now, const std::function<Task()>& later) {
   std::unique_lock<std::mutex> lock(state_->mutex);
   state_->dropFinished();
-  if (!inlineAllowed || state_->busy || !state_->tickets.empty()) {
+  if (state_->busy || !state_->tickets.empty()) {
     auto ticket = std::make_shared<Ticket>();
-    ticket->tasks.push_back(std::move(task));
+    ticket->tasks.push_back(later());
     ticket->closed = true;
     state_->tickets.push_back(std::move(ticket));
     ensureThread(state_);
@@ -140,7 +140,7 @@ bool Lane::launch(bool inlineAllowed, Task task) {
   }
   state_->busy = true;  // whoever comes meanwhile queues behind
   lock.unlock();
-  task();
+  now();
   lock.lock();
   state_->busy = false;
   const bool waiting = !state_->tickets.empty();

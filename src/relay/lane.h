@@ -33,9 +33,9 @@ class Lane {
   void close(const TicketRef& ticket);
   /// Runs outside the order, for device-local copies, which wait for nobody.
   void post(Task task);
-  /// A ticket with one task; runs it on the calling thread if the lane is empty and that is allowed. True if
-  /// so.
-  bool launch(bool inlineAllowed, Task task);
+  /// Runs `now` on the calling thread if the lane is empty, else makes a ticket with what `later` returns:
+  /// two forms of one task, so that the usual one need not own anything. True if it ran.
+  bool launch(const Task& now, const std::function<Task()>& later);
 
  private:
   struct State;

@@ -108,8 +108,9 @@ Lane& ProcessImpl::lane(const std::string& device) {
   return *lane;
 }
 
-bool ProcessImpl::launch(const std::string& device, bool inlineAllowed, std::function<void()> task) {
-  return lane(device).launch(inlineAllowed, std::move(task));
+bool ProcessImpl::launch(const std::string& device, const std::function<void()>& now,
+                         const std::function<std::function<void()>()>& later) {
+  return lane(device).launch(now, later);
 }
 
 void ProcessImpl::complete(std::function<void()> callback) { completion_.run(std::move(callback)); }

@@ -44,7 +44,8 @@ class ProcessImpl final : public Process {
 
   std::shared_ptr<host::Listener> listener() override { return listener_; }
   host::Poller& poller() override { return *shared_->poller; }
-  bool launch(const std::string& device, bool inlineAllowed, std::function<void()> task) override;
+  bool launch(const std::string& device, const std::function<void()>& now,
+              const std::function<std::function<void()>()>& later) override;
   void complete(std::function<void()> callback) override;
 
   void add(std::shared_ptr<Participant> participant);

@@ -351,22 +351,21 @@ bool Backend::checkDevices(const char* name, const Tensors& inputs, const Tensor
   for (const auto* list : {&inputs, &outputs}) {
     for (std::size_t i = 0; i < list->size(); ++i) {
       const auto& tensor = (*list)[i];
-      const std::string which = std::string(name) + ": argument " + (list == &inputs ? "input" : "output") +
-                                " tensor " + std::to_string(i);
-      if (!tensor.defined())
-        throwIfBad({Code::invalidArgument, which + ": expected a tensor, found an undefined one"});
+      const auto refuse = [&](const std::string& problem) {
+        throwIfBad({Code::invalidArgument, std::string(name) + ": argument " +
+                                               (list == &inputs ? "input" : "output") + " tensor " +
+                                               std::to_string(i) + ": expected " + problem});
+      };
+      if (!tensor.defined()) refuse("a tensor, found an undefined one");
       if (tensor.layout() != at::kStrided || !tensor.has_storage())
-        throwIfBad({Code::invalidArgument,
-                    which + ": expected a dense tensor, found layout " + c10::str(tensor.layout())});
+        refuse("a dense tensor, found layout " + c10::str(tensor.layout()));
       const bool here = tensor.is_cpu() || (device_ && tensor.device() == device_->device());
-      const std::string served = device_ ? "cpu or " + device_->name() : "cpu (this rank has no accelerator)";
       if (!here)
-        throwIfBad({Code::invalidArgument,
-                    which + ": expected a tensor on " + served + ", found one on " + tensor.device().str()});
+        refuse("a tensor on " +
+               (device_ ? "cpu or " + device_->name() : "cpu (this rank has no accelerator)") +
+               ", found one on " + tensor.device().str());
       if (device && *device != tensor.device())
-        throwIfBad({Code::invalidArgument, which + ": expected device " + device->str() +
-                                               " as of the tensors before it, found " +
-                                               tensor.device().str()});
+        refuse("device " + device->str() + " as of the tensors before it, found " + tensor.device().str());
       device = tensor.device();
     }
   }

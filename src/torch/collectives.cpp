@@ -48,6 +48,12 @@ void expectType(const char* name, const std::string& argument, const at::Tensor&
            ", found " + c10::str(tensor.scalar_type()));
 }
 
+void expectTypes(const char* name, const char* argument, const Tensors& tensors, at::ScalarType expected) {
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    if (tensors[i].scalar_type() != expected)
+      expectType(name, argument + (" " + std::to_string(i)), tensors[i], expected);
+}
+
 /// A reduction's tensors have one dtype; movement of several dtypes goes by bytes.
 void checkTypes(const char* name, const Tensors& inputs, const Tensors& outputs, const c10d::ReduceOp* op) {
   if (op == nullptr) {
@@ -57,10 +63,8 @@ void checkTypes(const char* name, const Tensors& inputs, const Tensors& outputs,
     return;
   }
   const at::ScalarType type = (inputs.empty() ? outputs : inputs)[0].scalar_type();
-  for (const auto* list : {&inputs, &outputs})
-    for (std::size_t i = 0; i < list->size(); ++i)
-      expectType(name, (list == &inputs ? "input tensor " : "output tensor ") + std::to_string(i), (*list)[i],
-                 type);
+  expectTypes(name, "input tensor", inputs, type);
+  expectTypes(name, "output tensor", outputs, type);
   const ReduceOp core = reduceOpOf(*op);
   if (!isDefined(core, dtypeOf(type)))
     refuse(std::string(name) + ": argument op: " + toString(core) + " is not defined for " + c10::str(type));
@@ -427,8 +431,7 @@ WorkRef Backend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
 
 WorkRef Backend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                  const c10d::ReduceScatterOptions& options) {
-  return scatterReduced("reduce_scatter_tensor_coalesced", outputs, inputs, options,
-                        c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED);
+  return scatterReduced("reduce_scatter_tensor_coalesced", outputs, inputs, options, c10d::OpType::COALESCED);
 }
 
 WorkRef Backend::scatterReduced(const char* name, Tensors& outputs, Tensors& inputs,

@@ -79,7 +79,7 @@ ReduceOp reduceOpOf(const c10d::ReduceOp& op) {
 Scale scaleOf(const c10d::ReduceOp& op, at::ScalarType type) {
   Scale scale;
   if (op.op_ != c10d::ReduceOp::PREMUL_SUM) return scale;
-  const auto* extra = dynamic_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
+  const auto* extra = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
   if (extra == nullptr) C10_THROW_ERROR(ValueError, "argument op: PREMUL_SUM without a factor");
   double factor = extra->double_factor;
   if (extra->tensor_factor.defined()) factor = extra->tensor_factor.item().toDouble();
@@ -87,6 +87,18 @@ Scale scaleOf(const c10d::ReduceOp& op, at::ScalarType type) {
   scale.integer = static_cast<std::int64_t>(factor);
   return scale;
 }
+
+namespace {
+
+/// As torch's own maker, whose name changed after 2.11; that of the supplement is still accepted.
+c10d::ReduceOp premulSum(double factor) {
+  c10d::ReduceOp op;
+  op.op_ = c10d::ReduceOp::PREMUL_SUM;
+  op.supplement_ = c10::make_intrusive<c10d::NCCLPreMulSumSupplement>(factor);
+  return op;
+}
+
+}  // namespace
 
 c10d::ReduceOp torchOp(ReduceOp op, const Scale& scale) {
   switch (op) {
@@ -105,7 +117,7 @@ c10d::ReduceOp torchOp(ReduceOp op, const Scale& scale) {
     case ReduceOp::bxor:
       return c10d::ReduceOp::BXOR;
     case ReduceOp::premulSum:
-      return c10d::makePreMulSum(scale.real);
+      return premulSum(scale.real);
     default:
       return c10d::ReduceOp::SUM;
   }

@@ -14,7 +14,7 @@ void VendorWork::launched(WorkRef child, relay::EventRef after) {
     child_ = std::move(child);
     after_ = std::move(after);
   }
-  launchedCv_.notify_all();
+  cv_.notify_all();
 }
 
 void VendorWork::failed(std::exception_ptr error) {
@@ -22,12 +22,13 @@ void VendorWork::failed(std::exception_ptr error) {
     std::lock_guard<std::mutex> lock(mutex_);
     exception_ = std::move(error);
   }
-  launchedCv_.notify_all();
+  cv_.notify_all();
 }
 
 WorkRef VendorWork::child() const {
   std::unique_lock<std::mutex> lock(mutex_);
-  launchedCv_.wait(lock, [this] { return child_ || exception_; });
+  // torch's member is not mutable as its mutex is.
+  const_cast<VendorWork*>(this)->cv_.wait(lock, [this] { return child_ || exception_; });
   if (exception_) std::rethrow_exception(exception_);
   return child_;
 }
@@ -44,7 +45,7 @@ void VendorWork::rethrow(const std::exception& error) const {
   throw;
 }
 
-bool VendorWork::isCompleted() {
+bool VendorWork::over() const {
   WorkRef child;
   relay::EventRef after;
   {
@@ -53,9 +54,10 @@ bool VendorWork::isCompleted() {
     child = child_;
     after = after_;
   }
-  if (!child) return group_->status().code() != Code::ok;
-  return child->isCompleted() && (!after || after->query());
+  return child && child->isCompleted() && (!after || after->query());
 }
+
+bool VendorWork::isCompleted() { return over() || !group_->status().ok(); }
 
 bool VendorWork::isSuccess() const {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -99,6 +101,31 @@ host::Signature signatureOf(const plan::Collective& collective) {
   return signature;
 }
 
+/// One call of the library, on the thread that the lane chooses.
+struct Launch {
+  std::shared_ptr<VendorChild> vendor;
+  c10::intrusive_ptr<VendorWork> work;
+  c10::Stream stream;  // a queued launch runs on another thread, whose current stream is not the caller's
+  std::function<WorkRef(c10d::Backend&, Tensors&, Tensors&)> whole;
+  Tensors inputs, outputs;
+  std::function<void()> writeBack;
+
+  void run() {
+    try {
+      WorkRef child = whole(*vendor->child(), inputs, outputs);
+      relay::EventRef after;
+      if (writeBack) {
+        child->wait();
+        writeBack();
+        after = std::make_shared<TorchEvent>(stream);
+      }
+      work->launched(std::move(child), std::move(after));
+    } catch (...) {
+      work->failed(std::current_exception());
+    }
+  }
+};
+
 }  // namespace
 
 bool Backend::passes(const Call& call, bool onDevice) {
@@ -123,7 +150,7 @@ WorkRef Backend::passThrough(Call& call, Tensors& inputs, Tensors& outputs,
   auto work = c10::make_intrusive<VendorWork>(getRank(), call.type, group_, device_);
   // A synchronous caller drops the Work at once, and what it stands for may still hang or fail.
   const auto over = [work, vendor = vendor_] {
-    if (!work->isCompleted()) return false;
+    if (!work->over()) return false;
     if (auto error = work->exception()) vendor->noteFailure(std::move(error));
     return true;
   };
@@ -131,27 +158,16 @@ WorkRef Backend::passThrough(Call& call, Tensors& inputs, Tensors& outputs,
   std::uint64_t bytes = 0;
   for (const auto& tensor : inputs.empty() ? outputs : inputs) bytes += tensor.nbytes();
   counters_->paths[PathCounters::vendor].add(bytes, std::chrono::nanoseconds(0));
-  // A queued launch runs on another thread, whose current stream is not the caller's.
-  const c10::Stream stream = device_->currentStream();
-  auto launch = [vendor = vendor_, work, stream, caller = std::this_thread::get_id(),
-                 whole = std::move(call.whole), in = std::move(inputs), out = std::move(outputs),
-                 writeBack]() mutable {
-    try {
-      std::optional<c10::StreamGuard> guard;
-      if (std::this_thread::get_id() != caller) guard.emplace(stream);
-      WorkRef child = whole(*vendor->child(), in, out);
-      relay::EventRef after;
-      if (writeBack) {
-        child->wait();
-        writeBack();
-        after = std::make_shared<TorchEvent>(stream);
-      }
-      work->launched(std::move(child), std::move(after));
-    } catch (...) {
-      work->failed(std::current_exception());
-    }
+  Launch launch{
+      vendor_,  work, device_->currentStream(), std::move(call.whole), std::move(inputs), std::move(outputs),
+      writeBack};
+  const auto later = [&launch]() -> std::function<void()> {
+    return [launch = std::move(launch)]() mutable {
+      c10::StreamGuard guard(launch.stream);
+      launch.run();
+    };
   };
-  process_->launch(device_->name(), /*inlineAllowed=*/true, std::move(launch));
+  process_->launch(device_->name(), [&launch] { launch.run(); }, later);
   return deliver(work);
 }
 

@@ -29,6 +29,8 @@ class VendorWork final : public c10d::Work {
   void launched(WorkRef child, relay::EventRef after);
   void failed(std::exception_ptr error);
 
+  /// Whether the library is through with it. Takes no lock of the group.
+  bool over() const;
   bool isCompleted() override;
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
@@ -50,7 +52,6 @@ class VendorWork final : public c10d::Work {
   std::uint64_t sequence_ = 0;
   std::shared_ptr<relay::Group> group_;
   std::shared_ptr<TorchDevice> device_;
-  mutable std::condition_variable launchedCv_;
   WorkRef child_;          // guarded by mutex_
   relay::EventRef after_;  // guarded by mutex_
 };

@@ -778,6 +778,7 @@ def _in(subgroup: Any, name: str, dtype: torch.dtype, n: int, device: torch.devi
     }[name]()
     with suppress(RuntimeError):  # a library may notice it too, in its own words
         work.wait()
+    with suppress(RuntimeError):  # and the device may have been told
         if device.type != "cpu":
             torch.accelerator.current_stream().synchronize()
     # Known at the next operation at the latest.

@@ -88,10 +88,10 @@ class Process {
   virtual ~Process() = default;
   virtual std::shared_ptr<host::Listener> listener() = 0;
   virtual host::Poller& poller() = 0;
-  /// Lanes: position of a vendor launch is fixed by call order per device. Runs `task` on the launch thread
-  /// of the device, or at once on the calling thread if the lane is empty and `inlineAllowed`. Returns true
-  /// if it ran inline.
-  virtual bool launch(const std::string& device, bool inlineAllowed, std::function<void()> task) = 0;
+  /// Lanes: position of a vendor launch is fixed by call order per device. Runs `now` on the calling
+  /// thread if the device's lane is empty, else what `later` returns on the launch thread. True if it ran.
+  virtual bool launch(const std::string& device, const std::function<void()>& now,
+                      const std::function<std::function<void()>()>& later) = 0;
   /// Runs `callback` on a completion thread.
   virtual void complete(std::function<void()> callback) = 0;
   /// A callback that runs on a completion thread is about to wait / has waited: the pool may grow by one
@@ -146,9 +146,9 @@ class Group {
   /// activation.
   virtual std::string capabilities() const = 0;
   /// Takes a sequence number for an operation that runs in the vendor library alone. Its signature is
-  /// compared with the others' when they come by. `over` tells whether it has ended; the progress thread asks
-  /// it now and then, and when `timeout` (0: the group's) has passed without it the group fails, naming who
-  /// has not called the operation.
+  /// compared with the others' when they come by. `over` tells whether it has ended; it is
+  /// asked now and then, by any thread and with locks of the group held, and when `timeout` (0: the group's)
+  /// has passed without it the group fails, naming who has not called the operation.
   virtual std::uint64_t note(const host::Signature& signature, std::chrono::milliseconds timeout,
                              std::function<bool()> over) = 0;
 

@@ -31,23 +31,26 @@ TEST(Lane, WithTicketsServedOutOfTurn_RunsTasksInTheirOrder) {
   lane.add(second, task(3));
   lane.add(first, task(1));
   lane.close(second);
-  EXPECT_FALSE(lane.launch(true, task(4))) << "the lane is not empty";
+  EXPECT_FALSE(lane.launch(task(0), [&] { return task(4); })) << "the lane is not empty";
   lane.add(first, task(2));
   lane.close(first);
   ran.wait();
   EXPECT_THAT(order, ElementsAre(1, 2, 3, 4));
 }
 
-TEST(Lane, WhenEmpty_RunsOnTheCallerIfAllowed) {
+TEST(Lane, WhenEmpty_RunsOnTheCaller) {
   Lane lane;
   std::thread::id ranOn;
-  EXPECT_TRUE(lane.launch(true, [&] { ranOn = std::this_thread::get_id(); }));
+  EXPECT_TRUE(lane.launch([&] { ranOn = std::this_thread::get_id(); }, [] { return Lane::Task(); }));
   EXPECT_EQ(ranOn, std::this_thread::get_id());
   std::latch ran(1);
-  EXPECT_FALSE(lane.launch(false, [&] {
+  const auto ticket = lane.reserve();
+  const Lane::Task task = [&] {
     ranOn = std::this_thread::get_id();
     ran.count_down();
-  }));
+  };
+  EXPECT_FALSE(lane.launch([] {}, [&] { return task; })) << "an earlier call has the lane";
+  lane.close(ticket);
   ran.wait();
   EXPECT_NE(ranOn, std::this_thread::get_id());
 }

@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -31,6 +32,7 @@ _PRELOAD = ["torch", "torch.distributed", "kaitian", "kaitian_emulator", "kaitia
 _context: Any = None
 _store: dist.TCPStore | None = None
 _numbers = itertools.count()
+_starting = threading.Lock()  # crews of several threads share server and store
 
 
 def _server() -> Any:
@@ -91,12 +93,14 @@ class Crew:
         self.pipes: list[Connection] = []
         self.processes: list[Any] = []
         self.killed: set[int] = set()
+        with _starting:
+            server, port = _server(), _port()
         for rank, kind in enumerate(layout):
             index = taken[kind] = taken.get(kind, -1) + 1
             device = kind if kind == "cpu" else f"{kind}:{index}"
-            job = Job(rank, tuple(layout), (), key, _port(), 30, options)
-            ours, theirs = _server().Pipe()
-            process = _server().Process(target=_main, args=(device, environment or {}, job, theirs, function, args))
+            job = Job(rank, tuple(layout), (), key, port, 30, options)
+            ours, theirs = server.Pipe()
+            process = server.Process(target=_main, args=(device, environment or {}, job, theirs, function, args))
             process.start()
             theirs.close()
             self.pipes.append(ours)
