@@ -11,8 +11,8 @@ if [ ! -d "$wheel/torch/include" ]; then
   rm -f "$wheel"/torch-*.whl
 fi
 includes=$($python -c 'import sysconfig; print(sysconfig.get_paths()["include"])')
-for unit in backend collectives module torch_device values vendor_child vendor_store vendor_work work; do
-  echo "#include \"torch/$unit.cpp\""
+for unit in src/torch/*.cpp; do
+  echo "#include \"torch/$(basename "$unit")\""
 done >"$wheel/shim.cpp"
 g++ -std=c++20 -fsyntax-only -DKAITIAN_VERSION='"check"' -Iinclude -Isrc -I"$includes" \
   -isystem "$wheel/torch/include" -isystem "$wheel/torch/include/torch/csrc/api/include" "$wheel/shim.cpp"

@@ -105,6 +105,7 @@ TABLE: list[Vendor] = [
         vendor="amd" if torch.version.hip else "nvidia",
         package="torch",
         reduces=_usual_reductions(),
+        moves=(*FLOATS, *HALVES, *INTEGERS, "bool", "bytes"),  # what torch maps to a type of the library
         applies=dist.is_nccl_available,
         version=_cuda_version,
     ),

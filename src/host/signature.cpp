@@ -21,24 +21,36 @@ bool sameCall(const Signature& a, const Signature& b) {
          (hasRows(a) || a.count == b.count);
 }
 
-std::string called(int rank, const Signature& signature) {
-  return "rank " + std::to_string(rank) + " called " + describe(signature);
+using Ranks = std::span<const int>;  // rank in the group -> global rank; empty: the same
+
+int globalRank(Ranks ranks, int rank) {
+  const auto i = static_cast<std::size_t>(rank);
+  return i < ranks.size() ? ranks[i] : rank;
+}
+
+std::string named(Ranks ranks, std::size_t rank) {
+  return "rank " + std::to_string(globalRank(ranks, static_cast<int>(rank)));
+}
+
+std::string called(Ranks ranks, int rank, const Signature& signature) {
+  return named(ranks, static_cast<std::size_t>(rank)) + " called " + describe(signature);
 }
 
 /// `rank` is the first that differs from `reference`.
-Status differentCalls(std::span<const Signature> signatures, int rank, int reference,
+Status differentCalls(std::span<const Signature> signatures, Ranks ranks, int rank, int reference,
                       const std::string& hint) {
-  return {Code::mismatch, called(rank, signatures[static_cast<std::size_t>(rank)]) + "; " +
-                              called(reference, signatures[static_cast<std::size_t>(reference)]) + ". " +
-                              hint};
+  return {Code::mismatch,
+          called(ranks, rank, signatures[static_cast<std::size_t>(rank)]) + "; " +
+              called(ranks, reference, signatures[static_cast<std::size_t>(reference)]) + ". " + hint,
+          globalRank(ranks, rank)};
 }
 
-Status compareCalls(std::span<const Signature> signatures) {
+Status compareCalls(std::span<const Signature> signatures, Ranks ranks) {
   for (std::size_t r = 1; r < signatures.size(); ++r) {
     if (sameCall(signatures[r], signatures[0])) continue;
     const bool sameText = describe(signatures[r]) == describe(signatures[0]);
     return differentCalls(
-        signatures, static_cast<int>(r), 0,
+        signatures, ranks, static_cast<int>(r), 0,
         sameText ? "The tensors of these calls differ in number or sizes, which must be the same "
                    "on all ranks"
                  : "All ranks of a group must make the same calls in the same order");
@@ -51,31 +63,34 @@ const char* placeOf(const Signature& signature) {
 }
 
 /// Inside an island the vendor library takes either all members' tensors or none.
-Status comparePlaces(std::span<const Signature> signatures, const plan::Layout& layout) {
+Status comparePlaces(std::span<const Signature> signatures, const plan::Layout& layout, Ranks ranks) {
   for (int island = 0; island < layout.islands(); ++island) {
     const std::vector<int>& members = layout.islandMembers(island);
     const Signature& first = signatures[static_cast<std::size_t>(members.front())];
     for (const int rank : members) {
       const Signature& other = signatures[static_cast<std::size_t>(rank)];
       if (other.onDevice == first.onDevice) continue;
-      return {Code::mismatch, called(rank, other) + " with tensors in " + placeOf(other) + "; " +
-                                  called(members.front(), first) + " with tensors in " + placeOf(first) +
-                                  ". Ranks with like devices must pass tensors of the same kind"};
+      return {Code::mismatch,
+              called(ranks, rank, other) + " with tensors in " + placeOf(other) + "; " +
+                  called(ranks, members.front(), first) + " with tensors in " + placeOf(first) +
+                  ". Ranks with like devices must pass tensors of the same kind",
+              globalRank(ranks, rank)};
     }
   }
   return {};
 }
 
-Status compareRows(std::span<const Signature> signatures) {
+Status compareRows(std::span<const Signature> signatures, Ranks ranks) {
   if (!hasRows(signatures[0])) return {};
   for (std::size_t s = 0; s < signatures.size(); ++s) {
     for (std::size_t d = 0; d < signatures.size(); ++d) {
       const std::int64_t sent = signatures[s].sends[d], expected = signatures[d].receives[s];
       if (sent == expected) continue;
-      return {Code::mismatch, describe(signatures[0]) + ": rank " + std::to_string(s) + " sends " +
-                                  std::to_string(sent) + " elements to rank " + std::to_string(d) +
-                                  ", which expects " + std::to_string(expected) + " from rank " +
-                                  std::to_string(s) + ". Compare the split sizes of these two ranks"};
+      return {Code::mismatch,
+              describe(signatures[0]) + ": " + named(ranks, s) + " sends " + std::to_string(sent) +
+                  " elements to " + named(ranks, d) + ", which expects " + std::to_string(expected) +
+                  " from " + named(ranks, s) + ". Compare the split sizes of these two ranks",
+              globalRank(ranks, static_cast<int>(d))};
     }
   }
   return {};
@@ -93,10 +108,11 @@ std::string describe(const Signature& s) {
   return text;
 }
 
-Status compare(std::span<const Signature> signatures, const plan::Layout& layout) {
-  if (Status status = compareCalls(signatures); !status.ok()) return status;
-  if (Status status = comparePlaces(signatures, layout); !status.ok()) return status;
-  return compareRows(signatures);
+Status compare(std::span<const Signature> signatures, const plan::Layout& layout,
+               std::span<const int> globalRanks) {
+  if (Status status = compareCalls(signatures, globalRanks); !status.ok()) return status;
+  if (Status status = comparePlaces(signatures, layout, globalRanks); !status.ok()) return status;
+  return compareRows(signatures, globalRanks);
 }
 
 namespace {

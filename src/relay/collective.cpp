@@ -91,7 +91,8 @@ Result<bool> Collective::compare() {
   all.reserve(static_cast<std::size_t>(worldSize));
   for (int rank = 0; rank < worldSize; ++rank)
     all.push_back(*context_->hosts.signature(signature_.sequence, rank));
-  if (Status status = host::compare(all, context_->layout); !status.ok()) return status;
+  if (Status status = host::compare(all, context_->layout, context_->config.globalRanks); !status.ok())
+    return status;
   for (const auto& signature : all) {
     if (signature_.op == ReduceOp::premulSum) buffers_->scales.push_back(signature.scale);
     if (hasRows(buffers_->request)) {

@@ -95,7 +95,4 @@ class Collective {
   std::vector<EventRef> events_;
 };
 
-/// What a rank publishes about a call.
-host::Signature signatureOf(const Request& request, std::uint64_t sequence, int worldSize);
-
 }  // namespace kaitian::relay

@@ -171,7 +171,7 @@ bool Engine::compareNotes() {
       if (signature == nullptr) return moved;
       all.push_back(*signature);
     }
-    if (Status status = host::compare(all, layout_); !status.ok()) {
+    if (Status status = host::compare(all, layout_, context_->config.globalRanks); !status.ok()) {
       context_->fail(status);
       return true;
     }

@@ -61,12 +61,15 @@ bool Engine::releaseIdle() {
 }
 
 void Engine::closeIfIdle() {
-  if (busy() && host::Clock::now() >= closeBy_)
+  const bool inFlight = busy() || !passed_.empty();
+  if (inFlight && host::Clock::now() >= closeBy_)
     context_->fail({Code::timeout,
                     "shutdown of " + inGroup() + ": operations were still in flight; " + who(rank_) +
                         " waited for them until its deadline",
                     globalRank(rank_)});
-  if (busy() || aborting() || !leaving_.empty() || !context_->cooling.empty() || !activation_.idle()) return;
+  if (busy() || !passed_.empty() || aborting() || !leaving_.empty() || !context_->cooling.empty() ||
+      !activation_.idle())
+    return;
   end();
 }
 

@@ -8,13 +8,16 @@ namespace kaitian::relay {
 PassedCalls::Ended PassedCalls::add(PassedCall call) {
   Ended ended;
   std::lock_guard<std::mutex> lock(mutex_);
-  // What comes behind an operation in the library's queue is not over before it: one question, which may cost
-  // a call of the driver, answers for several.
-  if (calls_.size() >= ended.size() && calls_[ended.size() - 1].over()) {
-    for (auto& over : ended) {
-      over = std::move(calls_.front().over);
-      calls_.pop_front();
-    }
+  // What comes behind an operation in the library's queue is not over before it. So the last is asked first:
+  // as long as it is not over, only one question is lost, which may cost a call of the driver.
+  if (calls_.size() < ended.size() || !calls_[ended.size() - 1].over()) {
+    calls_.push_back(std::move(call));
+    return ended;
+  }
+  for (auto& over : ended) {
+    if (!calls_.front().over()) break;
+    over = std::move(calls_.front().over);
+    calls_.pop_front();
   }
   calls_.push_back(std::move(call));
   return ended;

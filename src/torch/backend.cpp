@@ -307,7 +307,9 @@ void Backend::cleanStore(bool orderly) {
 
 void Backend::startCoalescing() {
   std::lock_guard<std::mutex> lock(mutex_);
-  TORCH_CHECK(!batch_, "kaitian: startCoalescing() twice without endCoalescing()");
+  // A batch of this thread that raised has never been ended: its works are dropped.
+  TORCH_CHECK(!batch_ || batchThread_ == std::this_thread::get_id(),
+              "kaitian: startCoalescing() while another thread collects a batch");
   batch_.emplace();
   batchThread_ = std::this_thread::get_id();
 }
@@ -319,12 +321,6 @@ WorkRef Backend::endCoalescing() {
   batch_.reset();
   if (parts.size() == 1) return parts[0];
   return c10::make_intrusive<BatchWork>(getRank(), std::move(parts));
-}
-
-WorkRef Backend::deliver(WorkRef work) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (batch_ && batchThread_ == std::this_thread::get_id()) batch_->push_back(work);
-  return work;
 }
 
 void Backend::checkUsable() const {
@@ -339,51 +335,11 @@ std::chrono::milliseconds Backend::timeoutOr(std::chrono::milliseconds timeout) 
   return timeout_;
 }
 
-std::shared_ptr<void> Backend::keep(Tensors tensors) const {
-  // The last reference to a tensor may need the GIL, which the progress thread must never wait for.
-  auto* held = new Tensors(std::move(tensors));
-  return {static_cast<void*>(held),
-          [process = process_](void* p) { process->complete([p] { delete static_cast<Tensors*>(p); }); }};
-}
-
-bool Backend::checkDevices(const char* name, const Tensors& inputs, const Tensors& outputs) const {
-  std::optional<c10::Device> device;
-  for (const auto* list : {&inputs, &outputs}) {
-    for (std::size_t i = 0; i < list->size(); ++i) {
-      const auto& tensor = (*list)[i];
-      const auto refuse = [&](const std::string& problem) {
-        throwIfBad({Code::invalidArgument, std::string(name) + ": argument " +
-                                               (list == &inputs ? "input" : "output") + " tensor " +
-                                               std::to_string(i) + ": expected " + problem});
-      };
-      if (!tensor.defined()) refuse("a tensor, found an undefined one");
-      if (tensor.layout() != at::kStrided || !tensor.has_storage())
-        refuse("a dense tensor, found layout " + c10::str(tensor.layout()));
-      const bool here = tensor.is_cpu() || (device_ && tensor.device() == device_->device());
-      if (!here)
-        refuse("a tensor on " +
-               (device_ ? "cpu or " + device_->name() : "cpu (this rank has no accelerator)") +
-               ", found one on " + tensor.device().str());
-      if (device && *device != tensor.device())
-        refuse("device " + device->str() + " as of the tensors before it, found " + tensor.device().str());
-      device = tensor.device();
-    }
-  }
-  return device && !device->is_cpu();
-}
-
 void Backend::checkRank(const char* name, const char* argument, std::int64_t rank) const {
   if (rank >= 0 && rank < getSize()) return;
   throwIfBad({Code::invalidArgument, std::string(name) + ": argument " + argument +
                                          ": expected a rank of the group in [0, " +
                                          std::to_string(getSize()) + "), found " + std::to_string(rank)});
-}
-
-WorkRef Backend::submit(OperationWork::Config config, relay::Request request) {
-  auto work = c10::make_intrusive<OperationWork>(std::move(config));
-  request.done = [work] { work->finished(); };
-  work->attach(group_->submit(std::move(request)));
-  return deliver(work);
 }
 
 }  // namespace kaitian::shim

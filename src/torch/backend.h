@@ -34,6 +34,8 @@ struct ReleaseGil {
   std::optional<pybind11::gil_scoped_release> released;
 };
 
+struct Dense;
+
 class Backend final : public c10d::Backend {
  public:
   struct Options final : c10d::Backend::Options {
@@ -146,8 +148,8 @@ class Backend final : public c10d::Backend {
                     const c10d::AllgatherOptions& options, c10d::OpType type);
   WorkRef scatterReduced(const char* name, Tensors& outputs, Tensors& inputs,
                          const c10d::ReduceScatterOptions& options, c10d::OpType type);
-  WorkRef passThrough(Call& call, Tensors& inputs, Tensors& outputs, const std::function<void()>& writeBack);
-  bool passes(const Call& call, bool onDevice);
+  WorkRef passThrough(Call& call, const relay::Request& request, Dense& dense);
+  bool passes(const Call& call, const relay::Request& request);
   WorkRef message(const char* name, c10d::OpType type, Tensors& tensors, int peer, int tag, bool send);
   WorkRef deliver(WorkRef work);
   WorkRef submit(OperationWork::Config work, relay::Request request);

@@ -40,6 +40,15 @@ void blockStream(const c10::Stream& stream, std::span<const relay::EventRef> eve
     if (event) static_cast<TorchEvent&>(*event).block(stream);
 }
 
+bool TorchEvent::query() {
+  try {
+    return event_.query();
+  } catch (const std::exception& error) {
+    core::log(core::LogLevel::warn, -1, "a device failed: ", error.what());
+    return true;
+  }
+}
+
 TorchDevice::TorchDevice(c10::Device device)
     : device_(device),
       name_(device.str()),

@@ -21,7 +21,8 @@ class TorchEvent : public relay::Event {
  public:
   /// Records on `stream`.
   explicit TorchEvent(const c10::Stream& stream) : event_(stream.device_type()) { event_.record(stream); }
-  bool query() override { return event_.query(); }
+  /// A device that has failed counts as past: whatever comes next on it gives the error.
+  bool query() override;
   /// Work that is enqueued on `stream` from now on waits for the event; the host does not.
   void block(const c10::Stream& stream) { event_.block(stream); }
 

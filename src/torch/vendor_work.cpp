@@ -5,8 +5,27 @@
 #include <thread>
 
 #include "torch/backend.h"
+#include "torch/tensors.h"
 
 namespace kaitian::shim {
+
+namespace {
+
+[[noreturn]] void throwGaveUp(std::chrono::milliseconds timeout) {
+  std::rethrow_exception(
+      exceptionOf({Code::timeout, "kaitian: wait() gave up after " + std::to_string(timeout.count()) +
+                                      " ms; the operation goes on"}));
+}
+
+}  // namespace
+
+VendorWork::VendorWork(int rank, c10d::OpType type, std::shared_ptr<relay::Group> group,
+                       std::shared_ptr<TorchDevice> device, Tensors given)
+    : Work(rank, type), group_(std::move(group)), device_(std::move(device)), given_(std::move(given)) {
+  if (!given_.empty())
+    future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
+                                                       std::vector<c10::Device>{device_->device()});
+}
 
 void VendorWork::launched(WorkRef child, relay::EventRef after) {
   {
@@ -15,20 +34,33 @@ void VendorWork::launched(WorkRef child, relay::EventRef after) {
     after_ = std::move(after);
   }
   cv_.notify_all();
+  if (future_) future_->markCompleted(c10::IValue(given_));
 }
 
 void VendorWork::failed(std::exception_ptr error) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    exception_ = std::move(error);
+    exception_ = error;
   }
   cv_.notify_all();
+  if (future_) future_->setError(std::move(error));
 }
 
-WorkRef VendorWork::child() const {
+WorkRef VendorWork::child(std::chrono::milliseconds timeout) const {
   std::unique_lock<std::mutex> lock(mutex_);
-  // torch's member is not mutable as its mutex is.
-  const_cast<VendorWork*>(this)->cv_.wait(lock, [this] { return child_ || exception_; });
+  const auto launched = [this] { return child_ || exception_; };
+  if (!launched()) {
+    lock.unlock();
+    ReleaseGil gil;  // calls before this one may need it to leave the lane
+    lock.lock();
+    constexpr std::chrono::milliseconds kStep{20};  // a group that fails does not come here to tell
+    const auto until = host::Clock::now() + timeout;
+    // torch's member is not mutable as its mutex is.
+    while (!const_cast<VendorWork*>(this)->cv_.wait_for(lock, kStep, launched)) {
+      throwIfBad(group_->status());
+      if (timeout != kNoTimeout && host::Clock::now() >= until) throwGaveUp(timeout);
+    }
+  }
   if (exception_) std::rethrow_exception(exception_);
   return child_;
 }
@@ -71,35 +103,28 @@ std::exception_ptr VendorWork::exception() const {
 }
 
 bool VendorWork::wait(std::chrono::milliseconds timeout) {
+  const auto until = host::Clock::now() + timeout;
   try {
-    const WorkRef work = child();
+    const WorkRef work = child(timeout);
     relay::EventRef after;
     {
       std::lock_guard<std::mutex> lock(mutex_);
       after = after_;
     }
-    if (after)
+    if (after) {
       blockStream(device_->currentStream(), {&after, 1});  // it is behind the child's own events
-    else
+      if (const auto error = work->exception()) std::rethrow_exception(error);
+    } else {
       work->wait(timeout);
+    }
     return true;
   } catch (const std::exception& error) {
+    if (timeout != kNoTimeout && host::Clock::now() >= until && !isCompleted()) throwGaveUp(timeout);
     rethrow(error);
   }
 }
 
 namespace {
-
-host::Signature signatureOf(const plan::Collective& collective) {
-  host::Signature signature;
-  signature.kind = collective.kind;
-  signature.dtype = collective.dtype;
-  signature.op = collective.op;
-  signature.onDevice = true;
-  signature.root = collective.root;
-  for (const auto count : collective.counts) signature.count += static_cast<std::uint64_t>(count);
-  return signature;
-}
 
 /// One call of the library, on the thread that the lane chooses.
 struct Launch {
@@ -112,7 +137,9 @@ struct Launch {
 
   void run() {
     try {
-      WorkRef child = whole(*vendor->child(), inputs, outputs);
+      const ChildRef library = vendor->child();
+      if (!library) throwIfBad({Code::aborted, "the process group was destroyed before the call was made"});
+      WorkRef child = whole(*library, inputs, outputs);
       relay::EventRef after;
       if (writeBack) {
         child->wait();
@@ -128,15 +155,15 @@ struct Launch {
 
 }  // namespace
 
-bool Backend::passes(const Call& call, bool onDevice) {
-  if (!onDevice || !vendor_ || mixed() || !call.whole || options_->deterministic) return false;
-  const auto& collective = call.collective;
+bool Backend::passes(const Call& call, const relay::Request& request) {
+  if (!request.onDevice || !vendor_ || mixed() || !call.whole || options_->deterministic) return false;
+  const auto& collective = request.collective;
   if ((config_.vendor->kinds >> static_cast<int>(collective.kind) & 1U) == 0) return false;
   if (call.unequal && !config_.vendor->unequalAllToAll) return false;
   if (!active_) {
     ReleaseGil gil;  // the communicator's creator takes it on the launch thread
-    const host::Signature signature = signatureOf(collective);
-    auto capabilities = group_->activate(timeoutOr(call.timeout), &signature);
+    const host::Signature signature = relay::signatureOf(request, 0, getSize());
+    auto capabilities = group_->activate(request.timeout, &signature);
     throwIfBad(capabilities.status());
     active_ = capabilities.value().at(0);
   }
@@ -144,23 +171,29 @@ bool Backend::passes(const Call& call, bool onDevice) {
                             : active_->canMove(collective.dtype);
 }
 
-WorkRef Backend::passThrough(Call& call, Tensors& inputs, Tensors& outputs,
-                             const std::function<void()>& writeBack) {
-  const host::Signature signature = signatureOf(call.collective);
-  auto work = c10::make_intrusive<VendorWork>(getRank(), call.type, group_, device_);
+WorkRef Backend::passThrough(Call& call, const relay::Request& request, Dense& dense) {
+  auto work = c10::make_intrusive<VendorWork>(getRank(), call.type, group_, device_,
+                                              dense.back.empty() ? Tensors{} : call.outputs);
   // A synchronous caller drops the Work at once, and what it stands for may still hang or fail.
   const auto over = [work, vendor = vendor_] {
-    if (!work->over()) return false;
-    if (auto error = work->exception()) vendor->noteFailure(std::move(error));
+    try {
+      if (!work->over()) return false;
+      if (auto error = work->exception()) vendor->noteFailure(std::move(error));
+    } catch (...) {  // the device itself has failed
+      vendor->noteFailure(std::current_exception());
+    }
     return true;
   };
-  work->number(group_->note(signature, timeoutOr(call.timeout), over));
-  std::uint64_t bytes = 0;
-  for (const auto& tensor : inputs.empty() ? outputs : inputs) bytes += tensor.nbytes();
+  work->number(group_->note(relay::signatureOf(request, 0, getSize()), request.timeout, over));
+  const auto bytes = bytesOf(dense.inputs.empty() ? dense.outputs : dense.inputs);
   counters_->paths[PathCounters::vendor].add(bytes, std::chrono::nanoseconds(0));
-  Launch launch{
-      vendor_,  work, device_->currentStream(), std::move(call.whole), std::move(inputs), std::move(outputs),
-      writeBack};
+  Launch launch{vendor_,
+                work,
+                device_->currentStream(),
+                std::move(call.whole),
+                std::move(dense.inputs),
+                std::move(dense.outputs),
+                dense.writeBack()};
   const auto later = [&launch]() -> std::function<void()> {
     return [launch = std::move(launch)]() mutable {
       c10::StreamGuard guard(launch.stream);

@@ -17,15 +17,15 @@ namespace kaitian::shim {
 
 class VendorWork final : public c10d::Work {
  public:
+  /// `given`: strided outputs that the library does not write itself; else empty.
   VendorWork(int rank, c10d::OpType type, std::shared_ptr<relay::Group> group,
-             std::shared_ptr<TorchDevice> device)
-      : Work(rank, type), group_(std::move(group)), device_(std::move(device)) {}
+             std::shared_ptr<TorchDevice> device, Tensors given);
 
   /// Called once, before the Work leaves the backend.
   void number(std::uint64_t sequence) { sequence_ = sequence; }
 
-  /// Launch thread, or the caller if it launched. `after`: behind work of ours that follows the child's, or
-  /// null.
+  /// Launch thread, or the caller if it launched; the current stream is the caller's. `after`: behind the
+  /// write-back to strided outputs, or null.
   void launched(WorkRef child, relay::EventRef after);
   void failed(std::exception_ptr error);
 
@@ -34,26 +34,30 @@ class VendorWork final : public c10d::Work {
   bool isCompleted() override;
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
-  Tensors result() override { return child()->result(); }
+  Tensors result() override { return given_.empty() ? child()->result() : given_; }
   void synchronize() override { wait(kNoTimeout); }
   void blockCurrentStream() override { wait(kNoTimeout); }
   bool wait(std::chrono::milliseconds timeout) override;
   void abort() override {}
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return child()->getFuture(); }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    return future_ ? future_ : child()->getFuture();
+  }
   float getDuration() const override { return child()->getDuration(); }
   std::uint64_t getSequencenumber() const override { return sequence_; }
 
  private:
-  /// Blocks until the launch has run; throws what it threw.
-  WorkRef child() const;
+  /// Blocks, without the GIL, until the launch has run; throws what it threw, or the group's failure.
+  WorkRef child(std::chrono::milliseconds timeout = kNoTimeout) const;
   /// The group's failure if it has one (it names rank and cause), else the library's own error.
   [[noreturn]] void rethrow(const std::exception& error) const;
 
   std::uint64_t sequence_ = 0;
   std::shared_ptr<relay::Group> group_;
   std::shared_ptr<TorchDevice> device_;
-  WorkRef child_;          // guarded by mutex_
-  relay::EventRef after_;  // guarded by mutex_
+  const Tensors given_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;  // of strided outputs
+  WorkRef child_;                                   // guarded by mutex_
+  relay::EventRef after_;                           // guarded by mutex_
 };
 
 }  // namespace kaitian::shim

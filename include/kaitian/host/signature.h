@@ -39,7 +39,9 @@ std::string describe(const Signature& signature);
 /// memory: from its first member). For all-to-all with splits, also that what s sends to d is what d expects
 /// from s; there the counts may differ, but either all ranks give rows or none does. REQUIRES: one signature
 /// per rank of the layout; rows, where there are any, of W counts.
-Status compare(std::span<const Signature> signatures, const plan::Layout& layout);
+/// `globalRanks` [rank] names the ranks in messages and in the status; empty: as they are.
+Status compare(std::span<const Signature> signatures, const plan::Layout& layout,
+               std::span<const int> globalRanks = {});
 
 /// Wire form, little endian, versioned. parse() takes bytes from the network: any input gives a value or
 /// Code::invalidArgument, never anything else. `worldSize` bounds the rows.

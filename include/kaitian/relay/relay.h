@@ -43,6 +43,9 @@ struct Request {
   std::function<void()> done;  // on a completion thread, once, when finished (ok or not); may be empty
 };
 
+/// What this rank tells the others of a call; only `collective`, rows, `scale` and `onDevice` matter.
+host::Signature signatureOf(const Request& request, std::uint64_t sequence, int worldSize);
+
 /// A point-to-point message as this rank calls it.
 struct MessageRequest {
   bool send = false;
