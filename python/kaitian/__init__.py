@@ -36,6 +36,9 @@ def _built_against() -> str:
     return "of an unknown version"
 
 
+_REBUILD = "in kaitian's source folder: pip install --no-build-isolation --no-deps --force-reinstall ."
+
+
 def _load_extension() -> None:
     from importlib import import_module
 
@@ -44,12 +47,12 @@ def _load_extension() -> None:
     except ImportError as error:
         raise ImportError(
             f"kaitian's extension does not load with torch {_torch.__version__}: {error}. It was built against torch "
-            f"{_built_against()}; hint: pip install --no-build-isolation --force-reinstall kaitian"
+            f"{_built_against()}; hint: {_REBUILD}"
         ) from error
     if _version_tuple(extension.torch_version) != _version_tuple(_torch.__version__):
         raise ImportError(
             f"kaitian {extension.version} was built against torch {extension.torch_version}, found torch "
-            f"{_torch.__version__}; hint: pip install --no-build-isolation --force-reinstall kaitian"
+            f"{_torch.__version__}; hint: {_REBUILD}"
         )
 
 

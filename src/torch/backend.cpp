@@ -147,6 +147,8 @@ std::vector<c10::intrusive_ptr<Backend>> Backend::live() {
 c10::intrusive_ptr<Backend> Backend::create(const Config& config) {
   ReleaseGil gil;
   const auto deadline = host::Clock::now() + config.timeout;
+  const auto self = static_cast<std::size_t>(config.rank);
+  core::Log::process().setRank(self < config.globalRanks.size() ? config.globalRanks[self] : config.rank);
   auto shared = process(config.towards);
   host::Identity identity = config.identity;
   identity.address = shared->listener()->address();

@@ -4,6 +4,7 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/version.h>
 
+#include "kaitian/core/environment.h"
 #include "torch/backend.h"
 
 namespace kaitian::shim {
@@ -229,6 +230,12 @@ PYBIND11_MODULE(_C, module) {
              py::arg("towards"), py::arg("detail"));
   module.def("claimed_capabilities", [](const py::dict& row) {
     return kaitian::relay::serialize(kaitian::shim::vendorOf(row).claimed);
+  });
+  module.def("environment_variables", [] {
+    std::vector<std::pair<std::string, std::string>> variables;
+    for (const auto& variable : kaitian::core::environmentVariables())
+      variables.emplace_back(variable.name, variable.description);
+    return variables;
   });
   module.def("time_all_reduce", &kaitian::shim::timeAllReduce, py::arg("backend"), py::arg("tensor"),
              py::arg("calls"));

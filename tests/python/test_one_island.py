@@ -61,6 +61,25 @@ def test_the_future_of_a_strided_tensor_holds_that_tensor(pool: Pool) -> None:
         assert values == [[3.0] * 3] * 4 + [[0.0] * 3] * 4
 
 
+def strided_on_another_stream(job: Job) -> list[Any]:
+    import kaitian_emulator
+
+    with group(job) as device:
+        columns = torch.zeros(4, 6, device=device)[:, ::2]
+        columns.copy_(torch.full((4, 3), float(job.rank + 1)))
+        dist.all_reduce(torch.ones(8, device=device))
+        torch.accelerator.synchronize()
+        with torch.Stream(device):
+            kaitian_emulator.sleep(200)
+            work = dist.all_reduce(columns, async_op=True)
+        work.wait()
+        return columns.tolist()
+
+
+def test_a_strided_tensor_may_be_waited_for_on_another_stream(pool: Pool) -> None:
+    assert pool.run(["alpha", "alpha"], strided_on_another_stream) == [[[3.0] * 3] * 4] * 2
+
+
 def failure(call: Callable[[], Any]) -> str:
     try:
         call()

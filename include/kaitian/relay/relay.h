@@ -3,7 +3,7 @@
 //
 // Threads of a Process (docs/threads.md): progress drives exchanges and staging and never blocks; one launch
 // thread per device calls the vendor library and may block; completion threads run `done` callbacks; the
-// monitor watches deadlines and aborts what hangs.
+// monitor aborts vendor communicators. Deadlines are watched by progress.
 #pragma once
 
 #include <chrono>

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
+import importlib.metadata
 import os
 import platform
 import subprocess
@@ -13,29 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
-from kaitian import _devices
+from kaitian import _C, _devices, _vendors
 
 LOAD_TIMEOUT_S = 60
 
 # Every environment variable that kaitian reads; none decides an algorithm.
-ENVIRONMENT = {
-    "KAITIAN_DEVICE": "device of this rank, such as alpha:1; set by kaitian run",
-    "KAITIAN_DEBUG": "WARN (default), INFO or TRACE",
-    "KAITIAN_DEBUG_FILE": "file for the log instead of stderr",
-    "KAITIAN_SOCKET_IFNAME": "network interface between hosts; default: the route to MASTER_ADDR",
-}
-
-# Collective library -> (vendor, module whose presence brings it).
-_LIBRARIES = {
-    "hccl": ("Huawei Ascend", "torch_npu"),
-    "cncl": ("Cambricon", "torch_mlu"),
-    "mccl": ("Moore Threads", "torch_musa"),
-    "alphaccl": ("emulated", _devices.EMULATOR_MODULE),
-    "betaccl": ("emulated", _devices.EMULATOR_MODULE),
-    "gammaccl": ("emulated", _devices.EMULATOR_MODULE),
-}
+ENVIRONMENT = dict(_C.environment_variables())
 
 
 def describe(version: str) -> dict[str, Any]:
@@ -94,14 +78,18 @@ def _load_problem(name: str) -> str | None:
 
 def vendor_libraries() -> list[dict[str, Any]]:
     """Return each collective library that kaitian knows, with whether it is here."""
-    nccl = "AMD" if torch.version.hip else "NVIDIA"
-    found = [
-        {"library": "nccl", "vendor": nccl, "found": dist.is_nccl_available()},
-        {"library": "xccl", "vendor": "Intel", "found": dist.is_xccl_available()},
+    return [
+        {"library": row.library, "vendor": row.vendor, "found": row.applies() and _is_installed(row.package)}
+        for row in _vendors.TABLE
     ]
-    for library, (vendor, module) in _LIBRARIES.items():
-        found.append({"library": library, "vendor": vendor, "found": importlib.util.find_spec(module) is not None})
-    return found
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        importlib.metadata.distribution(package)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def kernel_features() -> dict[str, bool]:

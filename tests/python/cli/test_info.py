@@ -41,7 +41,7 @@ def test_this_machine_is_described_on_stdout(
     lines = out.splitlines()
     assert "provider cpu: loads" in lines
     assert "provider cuda: does not load: no driver" in lines
-    assert "KAITIAN_DEBUG: INFO (WARN (default), INFO or TRACE)" in lines
+    assert "KAITIAN_DEBUG: INFO (what is logged: WARN (default), INFO or TRACE)" in lines
     assert any(line.startswith("torch: 2.") for line in lines)
     assert any(line.startswith("kernel sealed memfd: ") for line in lines)
 
