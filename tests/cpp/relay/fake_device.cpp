@@ -70,30 +70,32 @@ class FakeDevice::FakeBlock final : public Block {
 
 FakeDevice::FakeDevice(std::string name, FakeDeviceOptions options)
     : name_(std::move(name)), options_(options) {
-  for (int queue = 0; queue < kQueues; ++queue)
-    lanes_[static_cast<std::size_t>(queue)].thread =
-        std::thread([this, queue] { drive(static_cast<Queue>(queue)); });
+  for (int queue = 0; queue < kQueues; ++queue) {
+    auto lane = std::make_shared<Lane>();
+    lane->thread = std::thread([lane, queue, options] { drive(lane, static_cast<Queue>(queue), options); });
+    lanes_[static_cast<std::size_t>(queue)] = std::move(lane);
+  }
 }
 
 FakeDevice::~FakeDevice() {
   for (auto& lane : lanes_) {
     {
-      std::lock_guard<std::mutex> lock(lane.mutex);
-      lane.stopping = true;
+      std::lock_guard<std::mutex> lock(lane->mutex);
+      lane->stopping = true;
     }
-    lane.changed.notify_all();
+    lane->changed.notify_all();
   }
   for (auto& lane : lanes_) {
-    if (lane.thread.get_id() == std::this_thread::get_id())
-      lane.thread.detach();
+    if (lane->thread.get_id() == std::this_thread::get_id())
+      lane->thread.detach();
     else
-      lane.thread.join();
+      lane->thread.join();
   }
 }
 
-void FakeDevice::drive(Queue queue) {
-  auto& lane = lanes_[static_cast<std::size_t>(queue)];
-  std::mt19937_64 random(options_.seed * 31 + static_cast<std::uint64_t>(queue));
+void FakeDevice::drive(const std::shared_ptr<Lane>& shared, Queue queue, const FakeDeviceOptions& options) {
+  auto& lane = *shared;
+  std::mt19937_64 random(options.seed * 31 + static_cast<std::uint64_t>(queue));
   std::unique_lock<std::mutex> lock(lane.mutex);
   while (true) {
     lane.changed.wait(lock, [&] { return lane.stopping || !lane.works.empty(); });
@@ -102,9 +104,9 @@ void FakeDevice::drive(Queue queue) {
     lane.works.pop_front();
     lock.unlock();
     for (const auto& event : work.after) event->wait();
-    auto delay = options_.delay[static_cast<std::size_t>(queue)];
-    if (options_.slowest.count() > 0)
-      delay += std::chrono::microseconds(random() % static_cast<std::uint64_t>(options_.slowest.count()));
+    auto delay = options.delay[static_cast<std::size_t>(queue)];
+    if (options.slowest.count() > 0)
+      delay += std::chrono::microseconds(random() % static_cast<std::uint64_t>(options.slowest.count()));
     if (delay.count() > 0) std::this_thread::sleep_for(delay);
     work.run();
     work.run = nullptr;
@@ -122,7 +124,7 @@ EventRef FakeDevice::enqueue(Queue queue, std::span<const EventRef> after, std::
     if (!dropped) work.after.push_back(std::move(fake));
   }
   EventRef event = work.event;
-  auto& lane = lanes_[static_cast<std::size_t>(queue)];
+  auto& lane = *lanes_[static_cast<std::size_t>(queue)];
   {
     std::lock_guard<std::mutex> lock(lane.mutex);
     lane.works.push_back(std::move(work));

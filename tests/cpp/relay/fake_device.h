@@ -95,14 +95,15 @@ class FakeDevice final : public Device, public std::enable_shared_from_this<Fake
     bool stopping = false;
     std::thread thread;
   };
-  void drive(Queue queue);
+  /// A queue's thread. It shares the lane: what it drops last may be the device itself.
+  static void drive(const std::shared_ptr<Lane>& lane, Queue queue, const FakeDeviceOptions& options);
   std::byte* check(std::map<std::uintptr_t, std::size_t>& blocks, std::uintptr_t at, std::size_t bytes,
                    const char* what);
   std::byte* pinned(const std::byte* address, std::size_t bytes);
 
   const std::string name_;
   const FakeDeviceOptions options_;
-  std::array<Lane, kQueues> lanes_;
+  std::array<std::shared_ptr<Lane>, kQueues> lanes_;
   std::mutex mutex_;                                     // guards the blocks
   std::map<std::uintptr_t, std::size_t> device_, host_;  // real address -> bytes
   std::array<std::array<std::atomic<bool>, kQueues>, kQueues> dropped_{};
