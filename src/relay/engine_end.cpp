@@ -67,8 +67,7 @@ void Engine::closeIfIdle() {
                     "shutdown of " + inGroup() + ": operations were still in flight; " + who(rank_) +
                         " waited for them until its deadline",
                     globalRank(rank_)});
-  if (busy() || !passed_.empty() || aborting() || !leaving_.empty() || !context_->cooling.empty() ||
-      !activation_.idle())
+  if (inFlight || aborting() || !leaving_.empty() || !context_->cooling.empty() || !activation_.idle())
     return;
   end();
 }

@@ -144,11 +144,15 @@ std::vector<c10::intrusive_ptr<Backend>> Backend::live() {
   return found;
 }
 
+int Backend::globalRank(const Config& config, int rank) {
+  const auto i = static_cast<std::size_t>(rank);
+  return i < config.globalRanks.size() ? config.globalRanks[i] : rank;
+}
+
 c10::intrusive_ptr<Backend> Backend::create(const Config& config) {
   ReleaseGil gil;
   const auto deadline = host::Clock::now() + config.timeout;
-  const auto self = static_cast<std::size_t>(config.rank);
-  core::Log::process().setRank(self < config.globalRanks.size() ? config.globalRanks[self] : config.rank);
+  core::Log::process().setRank(globalRank(config, config.rank));
   auto shared = process(config.towards);
   host::Identity identity = config.identity;
   identity.address = shared->listener()->address();
@@ -205,20 +209,17 @@ Backend::Backend(const Config& config, host::World world)
   const int island = world_.layout.islandOf(config.rank);
   const auto& members = world_.layout.islandMembers(island);
   if (!device_ || !config_.vendor || members.size() == 1) return;
-  const auto global = [&config](int rank) {
-    const auto i = static_cast<std::size_t>(rank);
-    return i < config.globalRanks.size() ? config.globalRanks[i] : rank;
-  };
   VendorChild::Config child;
   child.name = config.identity.library;
   const auto& self = world_.ranks[static_cast<std::size_t>(config.rank)];
-  child.where = child.name + " on rank " + std::to_string(global(config.rank)) + " (" + describe(self) + ")";
+  child.where = child.name + " on rank " + std::to_string(globalRank(config, config.rank)) + " (" +
+                describe(self) + ")";
   child.claimed = config_.vendor->claimed;
   child.device = device_;
   child.index = world_.layout.indexInIsland(config.rank);
   child.size = static_cast<int>(members.size());
   std::vector<int> ranks;
-  for (const int member : members) ranks.push_back(global(member));
+  for (const int member : members) ranks.push_back(globalRank(config, member));
   auto store = c10::make_intrusive<VendorStore>(config.store);
   child.interrupt = [store] { store->abort(); };
   child.create = [create = config_.vendor->create, island, index = child.index, ranks = std::move(ranks),

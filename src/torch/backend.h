@@ -127,6 +127,7 @@ class Backend final : public c10d::Backend {
 
  private:
   explicit Backend(const Config& config, host::World world);
+  static int globalRank(const Config& config, int rank);
 
   /// A collective with its tensors, checked.
   struct Call {
