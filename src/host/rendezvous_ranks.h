@@ -4,13 +4,13 @@
 #include <string>
 #include <vector>
 
+#include "kaitian/host/ranks.h"
 #include "kaitian/host/rendezvous.h"
 
 namespace kaitian::host {
 
 inline int globalRank(int rank, const RendezvousOptions& options) {
-  const auto index = static_cast<std::size_t>(rank);
-  return index < options.globalRanks.size() ? options.globalRanks[index] : rank;
+  return globalRank(options.globalRanks, rank);
 }
 
 inline std::string rankName(int rank, const RendezvousOptions& options) {

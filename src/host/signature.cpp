@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "kaitian/core/wire.h"
+#include "kaitian/host/ranks.h"
 
 namespace kaitian::host {
 namespace {
@@ -22,11 +23,6 @@ bool sameCall(const Signature& a, const Signature& b) {
 }
 
 using Ranks = std::span<const int>;  // rank in the group -> global rank; empty: the same
-
-int globalRank(Ranks ranks, int rank) {
-  const auto i = static_cast<std::size_t>(rank);
-  return i < ranks.size() ? ranks[i] : rank;
-}
 
 std::string named(Ranks ranks, std::size_t rank) {
   return "rank " + std::to_string(globalRank(ranks, static_cast<int>(rank)));

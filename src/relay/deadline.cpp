@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <set>
 
+#include "kaitian/host/ranks.h"
 #include "relay/engine.h"
 
 namespace kaitian::relay {
@@ -18,11 +19,7 @@ std::string seconds(host::Clock::duration time) {
 
 }  // namespace
 
-int Engine::globalRank(int rank) const {
-  const auto& ranks = context_->config.globalRanks;
-  const auto i = static_cast<std::size_t>(rank);
-  return i < ranks.size() ? ranks[i] : rank;
-}
+int Engine::globalRank(int rank) const { return host::globalRank(context_->config.globalRanks, rank); }
 
 /// "rank 3 (host b, pid 17, alpha:0)"
 std::string Engine::who(int rank) const {

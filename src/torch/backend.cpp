@@ -7,6 +7,7 @@
 
 #include "kaitian/core/environment.h"
 #include "kaitian/core/log.h"
+#include "kaitian/host/ranks.h"
 #include "torch/vendor_store.h"
 
 namespace kaitian::shim {
@@ -144,15 +145,10 @@ std::vector<c10::intrusive_ptr<Backend>> Backend::live() {
   return found;
 }
 
-int Backend::globalRank(const Config& config, int rank) {
-  const auto i = static_cast<std::size_t>(rank);
-  return i < config.globalRanks.size() ? config.globalRanks[i] : rank;
-}
-
 c10::intrusive_ptr<Backend> Backend::create(const Config& config) {
   ReleaseGil gil;
   const auto deadline = host::Clock::now() + config.timeout;
-  core::Log::process().setRank(globalRank(config, config.rank));
+  core::Log::process().setRank(host::globalRank(config.globalRanks, config.rank));
   auto shared = process(config.towards);
   host::Identity identity = config.identity;
   identity.address = shared->listener()->address();
@@ -212,14 +208,14 @@ Backend::Backend(const Config& config, host::World world)
   VendorChild::Config child;
   child.name = config.identity.library;
   const auto& self = world_.ranks[static_cast<std::size_t>(config.rank)];
-  child.where = child.name + " on rank " + std::to_string(globalRank(config, config.rank)) + " (" +
-                describe(self) + ")";
+  child.where = child.name + " on rank " + std::to_string(host::globalRank(config.globalRanks, config.rank)) +
+                " (" + describe(self) + ")";
   child.claimed = config_.vendor->claimed;
   child.device = device_;
   child.index = world_.layout.indexInIsland(config.rank);
   child.size = static_cast<int>(members.size());
   std::vector<int> ranks;
-  for (const int member : members) ranks.push_back(globalRank(config, member));
+  for (const int member : members) ranks.push_back(host::globalRank(config.globalRanks, member));
   auto store = c10::make_intrusive<VendorStore>(config.store);
   child.interrupt = [store] { store->abort(); };
   child.create = [create = config_.vendor->create, island, index = child.index, ranks = std::move(ranks),

@@ -127,7 +127,6 @@ class Backend final : public c10d::Backend {
 
  private:
   explicit Backend(const Config& config, host::World world);
-  static int globalRank(const Config& config, int rank);
 
   /// A collective with its tensors, checked.
   struct Call {

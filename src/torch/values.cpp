@@ -144,4 +144,10 @@ void throwIfBad(const Status& status) {
   if (!status.ok()) std::rethrow_exception(exceptionOf(status));
 }
 
+void throwGaveUp(const std::string& operation, std::chrono::milliseconds timeout) {
+  std::rethrow_exception(
+      exceptionOf({Code::timeout, operation + ": wait() gave up after " + std::to_string(timeout.count()) +
+                                      " ms; the operation goes on"}));
+}
+
 }  // namespace kaitian::shim

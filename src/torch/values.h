@@ -1,7 +1,9 @@
 // Conversions between torch's values and the core's: dtypes, reduce operations, statuses.
 #pragma once
 
+#include <chrono>
 #include <exception>
+#include <string>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
@@ -30,8 +32,10 @@ c10d::ReduceOp torchOp(ReduceOp op, const Scale& scale);
 /// path serves, DistBackendError for everything else. REQUIRES: !status.ok()
 std::exception_ptr exceptionOf(const Status& status);
 /// Throws exceptionOf(status) unless ok.
+void throwIfBad(const Status& status);
+/// Throws what a wait() with a timeout of its own ends with, and after which the operation goes on.
+[[noreturn]] void throwGaveUp(const std::string& operation, std::chrono::milliseconds timeout);
 /// The message without the backtrace that c10 adds.
 std::string textOf(const std::exception& error);
-void throwIfBad(const Status& status);
 
 }  // namespace kaitian::shim

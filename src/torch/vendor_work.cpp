@@ -9,16 +9,6 @@
 
 namespace kaitian::shim {
 
-namespace {
-
-[[noreturn]] void throwGaveUp(std::chrono::milliseconds timeout) {
-  std::rethrow_exception(
-      exceptionOf({Code::timeout, "kaitian: wait() gave up after " + std::to_string(timeout.count()) +
-                                      " ms; the operation goes on"}));
-}
-
-}  // namespace
-
 VendorWork::VendorWork(int rank, c10d::OpType type, std::shared_ptr<relay::Group> group,
                        std::shared_ptr<TorchDevice> device, Tensors given)
     : Work(rank, type), group_(std::move(group)), device_(std::move(device)), given_(std::move(given)) {
@@ -58,7 +48,7 @@ WorkRef VendorWork::child(std::chrono::milliseconds timeout) const {
     // torch's member is not mutable as its mutex is.
     while (!const_cast<VendorWork*>(this)->cv_.wait_for(lock, kStep, launched)) {
       throwIfBad(group_->status());
-      if (timeout != kNoTimeout && host::Clock::now() >= until) throwGaveUp(timeout);
+      if (timeout != kNoTimeout && host::Clock::now() >= until) throwGaveUp("kaitian", timeout);
     }
   }
   if (exception_) std::rethrow_exception(exception_);
@@ -119,7 +109,7 @@ bool VendorWork::wait(std::chrono::milliseconds timeout) {
     }
     return true;
   } catch (const std::exception& error) {
-    if (timeout != kNoTimeout && host::Clock::now() >= until && !isCompleted()) throwGaveUp(timeout);
+    if (timeout != kNoTimeout && host::Clock::now() >= until && !isCompleted()) throwGaveUp("kaitian", timeout);
     rethrow(error);
   }
 }

@@ -169,9 +169,7 @@ void OperationWork::orderStream() {
 
 bool OperationWork::wait(std::chrono::milliseconds timeout) {
   if (!waitHost(deadline(timeout)))
-    throwIfBad({Code::timeout, title_ + " #" + std::to_string(operation_->sequence()) +
-                                   ": wait() gave up after " + std::to_string(timeout.count()) +
-                                   " ms; the operation goes on"});
+    throwGaveUp(title_ + " #" + std::to_string(operation_->sequence()), timeout);
   if (const auto error = exception()) std::rethrow_exception(error);
   orderStream();
   return true;
