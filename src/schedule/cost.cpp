@@ -124,6 +124,7 @@ Result<Accumulated> accumulate(const CostTable& one, std::int64_t cap, std::int6
   // A few micro-batches more than needed may win where costs are steps; many more never do, as each has its
   // fixed cost.
   constexpr std::int64_t kMore = 3;
+  constexpr double kBetter = 0.97;  // less is noise of measurement
   std::vector<double> seconds;
   std::vector<std::int64_t> counts;
   for (std::int64_t b = 1; b <= size; ++b) {
@@ -139,7 +140,7 @@ Result<Accumulated> accumulate(const CostTable& one, std::int64_t cap, std::int6
     if (microBatches <= 0) {
       const std::int64_t most = std::max(best, std::min(best + kMore, b / floor));
       for (std::int64_t k = best + 1; k <= most; ++k)
-        if (cost(k) < cost(best)) best = k;
+        if (cost(k) < kBetter * cost(best)) best = k;
     }
     const double time = cost(best);
     if (time == HUGE_VAL) break;  // a prescribed number of micro-batches holds no more

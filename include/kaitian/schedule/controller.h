@@ -1,0 +1,93 @@
+// Decides the schedule of a job from the times of its steps: learns what each rank's work costs, follows
+// changes, and re-solves after every step. One rank runs it and publishes what it decides; it never waits and
+// knows no clock.
+//
+// Thread safety: not synchronised; one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "kaitian/schedule/log.h"
+#include "kaitian/schedule/rank_model.h"
+
+namespace kaitian::schedule {
+
+struct ControllerOptions {
+  std::int64_t batch = 0;  // global
+  std::vector<RankLimits> ranks;
+  std::int64_t horizon = 1;       // a decision after step s holds from s + horizon + 1 at the earliest
+  std::int64_t microBatches = 0;  // > 0: every rank takes this many (FSDP)
+  Constants constants;
+  /// [rank] samples of micro-batches from an earlier run, or none. With them nothing is learned anew.
+  std::vector<std::vector<Sample>> profile;
+};
+
+/// Something to tell the user.
+struct Event {
+  std::int64_t step = 0;
+  int rank = 0;
+  std::string kind;   // "slowed", "recovered", "cap"
+  double factor = 1;  // speed now / when it was profiled; for "cap" the items
+};
+
+class Controller {
+ public:
+  /// Begins with even shares, or with the best ones if there is a profile. Code::invalidArgument for options
+  /// that are not well formed, Code::resource if the batch does not fit.
+  static Result<Controller> make(ControllerOptions options);
+
+  const Log& log() const { return log_; }
+  /// Continues a schedule that was begun elsewhere; the next step is `step`. What is known of the ranks
+  /// stays.
+  Status resume(const std::vector<Entry>& entries, std::int64_t step);
+
+  /// The times of step `step`, one per rank, and seconds of the step as a whole (from its start to the next
+  /// one's). Steps come in order; a missing one does no harm. Returns how many entries were appended to the
+  /// log.
+  int observe(std::int64_t step, const std::vector<Measured>& ranks, double seconds);
+
+  /// A rank's memory turned out to hold micro-batches of at most `microCap` items: plans anew. Code::resource
+  /// if the batch no longer fits; the schedule then stays.
+  Status limit(std::int64_t step, int rank, std::int64_t microCap);
+
+  /// Changes since the last call.
+  std::vector<Event> takeEvents();
+  /// Whether cost tables are still being learned.
+  bool learning() const { return state_ != State::steady; }
+  const std::vector<RankModel>& ranks() const { return ranks_; }
+  /// What is solved after each step. REQUIRES: !learning()
+  Problem problem() const;
+  /// Seconds of a step with these shares as far as is known; 0 while learning.
+  double predict(const std::vector<std::int64_t>& shares) const;
+
+ private:
+  enum class State : unsigned char { first, varying, steady };
+
+  explicit Controller(ControllerOptions options);
+  Status begin();
+  Status fit();
+  void learn(std::int64_t step, const std::vector<Measured>& ranks);
+  void vary(std::int64_t step);
+  void follow(std::int64_t step, const std::vector<Measured>& ranks, double seconds);
+  void decide(std::int64_t step);
+  Status plan(std::int64_t step, const std::string& cause);
+  void append(std::int64_t decided, std::int64_t start, const std::vector<std::int64_t>& shares,
+              std::string reason);
+  std::int64_t next(std::int64_t step) const { return step + options_.horizon + 1; }
+
+  ControllerOptions options_;
+  Log log_;
+  std::vector<RankModel> ranks_;
+  std::vector<Event> events_;
+  std::deque<double> tails_;  // recent exposed communication, seconds
+  State state_ = State::first;
+  std::int64_t since_ = 0;    // first step of the current shares that counts
+  std::int64_t learned_ = 0;  // step with which learning ends
+  std::string cause_;         // of the next change, for its reason
+  std::int64_t causeStep_ = 0;
+};
+
+}  // namespace kaitian::schedule
