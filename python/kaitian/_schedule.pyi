@@ -1,0 +1,171 @@
+"""The scheduler: costs, exact shares, the controller, the stamped log, the stream of samples. No torch in it."""
+
+from collections.abc import Sequence
+
+Sample = tuple[float, float] | tuple[float, float, float]
+
+class CostTable:
+    """Seconds for 1, 2, 3, ... items, never decreasing. A value: copies share their numbers."""
+
+    @staticmethod
+    def fit(samples: Sequence[Sequence[float]], size: int) -> CostTable:
+        """Isotonic regression over samples (items, seconds[, weight]), straight lines between them; ValueError."""
+
+    @staticmethod
+    def of(seconds: Sequence[float]) -> CostTable:
+        """Make a table whose entry [b - 1] is the time of b items; ValueError unless it never decreases."""
+
+    def at(self, items: int) -> float: ...
+    def __len__(self) -> int: ...
+
+def accumulate(
+    one: CostTable, cap: int, size: int, *, floor: int = ..., micro_batches: int = ...
+) -> tuple[CostTable, list[int]]:
+    """Cut shares evenly into micro-batches of floor..cap items: their cost, and [share - 1] how many."""
+
+class RankCost:
+    """What a rank can do and what it costs there; see kaitian/schedule/solver.h."""
+
+    def __init__(
+        self,
+        compute: CostTable,
+        *,
+        scale: float = ...,
+        fixed: float = ...,
+        first_ready: float = ...,
+        zero: float = ...,
+        floor: int = ...,
+        cap: int | None = ...,
+        quantum: int = ...,
+        island: int = ...,
+    ) -> None: ...
+    @property
+    def compute(self) -> CostTable: ...
+    @property
+    def scale(self) -> float: ...
+    @property
+    def fixed(self) -> float: ...
+    @property
+    def zero(self) -> float: ...
+    @property
+    def floor(self) -> int: ...
+    @property
+    def cap(self) -> int: ...
+    @property
+    def quantum(self) -> int: ...
+    @property
+    def island(self) -> int: ...
+
+class Shares:
+    @property
+    def items(self) -> list[int]: ...
+    @property
+    def active(self) -> list[bool]: ...
+    @property
+    def seconds(self) -> float: ...
+
+def solve(
+    batch: int,
+    ranks: Sequence[RankCost],
+    *,
+    exposed: Sequence[tuple[float, float]] = ...,
+    current: Sequence[int] = ...,
+    may_exclude: bool = ...,
+) -> Shares:
+    """Find the shares that make the longest rank's time least, exactly; ValueError says why there are none.
+
+    ``exposed``: (tail, whole) seconds of communication that nothing hides, once or per set of islands.
+    """
+
+def proportional(batch: int, speeds: Sequence[float]) -> list[int]:
+    """Share out in proportion to speeds (the KAITIAN paper's rule), by largest remainders. A baseline."""
+
+class Entry:
+    """Shares that hold from step ``start`` on; decided after step ``decided``."""
+
+    def __init__(
+        self,
+        *,
+        decided: int,
+        start: int,
+        shares: Sequence[int],
+        micro_batches: Sequence[int],
+        predicted: float = ...,
+        reason: str = ...,
+    ) -> None: ...
+    @property
+    def decided(self) -> int: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def shares(self) -> list[int]: ...
+    @property
+    def micro_batches(self) -> list[int]: ...
+    @property
+    def predicted(self) -> float: ...
+    @property
+    def reason(self) -> str: ...
+
+class Log:
+    """The schedule, append-only; see kaitian/schedule/log.h."""
+
+    def __init__(self, world_size: int, batch: int) -> None: ...
+    def append(self, entry: Entry) -> None: ...
+    def at(self, step: int) -> Entry: ...
+    @property
+    def entries(self) -> list[Entry]: ...
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def batch(self) -> int: ...
+
+class Permutation:
+    """A permutation of 0..size-1 as a function of (seed, epoch), in constant memory."""
+
+    def __init__(self, size: int, seed: int, epoch: int) -> None: ...
+    def slice(self, begin: int, end: int) -> list[int]: ...
+    def __len__(self) -> int: ...
+
+def cut(begin: int, end: int, pieces: int) -> list[tuple[int, int]]:
+    """Cut a slice evenly; sizes differ by at most one, larger ones first."""
+
+class RankLimits:
+    def __init__(
+        self, *, floor: int = ..., micro_cap: int, quantum: int = ..., accumulates: bool = ..., island: int = ...
+    ) -> None: ...
+    @property
+    def floor(self) -> int: ...
+    @property
+    def micro_cap(self) -> int: ...
+    @property
+    def quantum(self) -> int: ...
+    @property
+    def accumulates(self) -> bool: ...
+    @property
+    def island(self) -> int: ...
+
+class Controller:
+    """Decides the schedule from the times of steps; see kaitian/schedule/controller.h."""
+
+    def __init__(
+        self,
+        batch: int,
+        ranks: Sequence[RankLimits],
+        *,
+        horizon: int,
+        micro_batches: int = ...,
+        profile: Sequence[Sequence[Sequence[float]]] = ...,
+    ) -> None: ...
+    @property
+    def log(self) -> Log: ...
+    @property
+    def learning(self) -> bool: ...
+    @property
+    def scales(self) -> list[float]: ...
+    def resume(self, entries: Sequence[Entry], step: int) -> None: ...
+    def observe(self, step: int, ranks: Sequence[tuple[float, float, bool]], seconds: float) -> int: ...
+    def limit(self, step: int, rank: int, micro_cap: int) -> None: ...
+    def take_events(self) -> list[tuple[int, int, str, float]]: ...
+    def predict(self, shares: Sequence[int]) -> float: ...
+    def bound(self) -> float: ...
+    def profile(self) -> list[list[tuple[int, float, float]]]: ...
