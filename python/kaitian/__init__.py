@@ -71,8 +71,17 @@ def _register() -> None:
     _backend.register()
 
 
+def __getattr__(name: str) -> object:
+    """Load the training helpers at first use: they import more of torch than the process group needs."""
+    if name == "Balancer":
+        from kaitian.balance import Balancer
+
+        return Balancer
+    raise AttributeError(f"module 'kaitian' has no attribute {name!r}")
+
+
 if _os.environ.get("KAITIAN_DEVICE"):
     device()  # a launcher told this rank its device: a missing package is an error here, not a cpu rank
 _register()
 
-__all__ = ["Options", "__version__", "device", "info", "monitored_barrier", "set_timeout", "stats"]
+__all__ = ["Balancer", "Options", "__version__", "device", "info", "monitored_barrier", "set_timeout", "stats"]

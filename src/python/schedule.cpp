@@ -232,7 +232,7 @@ void bindController(py::module_& module) {
              double seconds) {
             std::vector<Measured> measured;
             for (const auto& [compute, fixed, counts] : rows) measured.push_back({compute, fixed, counts});
-            return self.observe(step, measured, seconds);
+            self.observe(step, measured, seconds);
           },
           py::arg("step"), py::arg("ranks"), py::arg("seconds"))
       .def(
@@ -241,6 +241,8 @@ void bindController(py::module_& module) {
             throwIfBad(self.limit(step, rank, microCap));
           },
           py::arg("step"), py::arg("rank"), py::arg("micro_cap"))
+      .def("set_horizon", &Controller::setHorizon, py::arg("horizon"))
+      .def("take_entries", &Controller::takeEntries)
       .def("take_events",
            [](Controller& self) {
              py::list rows;

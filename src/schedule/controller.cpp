@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
+#include <utility>
 
 namespace kaitian::schedule {
 namespace {
@@ -91,18 +92,18 @@ Status Controller::resume(const std::vector<Entry>& entries, std::int64_t step) 
     if (Status status = log.append(entry); !status.ok()) return status;
   if (entries.empty()) return {Code::invalidArgument, "schedule: expected at least one entry, found none"};
   log_ = std::move(log);
+  entries_.clear();
   since_ = step;
+  if (state_ == State::varying) state_ = State::first;  // what was to be learned from is not in the schedule
   return {};
 }
 
-int Controller::observe(std::int64_t step, const std::vector<Measured>& ranks, double seconds) {
-  const std::size_t before = log_.entries().size();
-  if (ranks.size() != ranks_.size()) return 0;
+void Controller::observe(std::int64_t step, const std::vector<Measured>& ranks, double seconds) {
+  if (ranks.size() != ranks_.size()) return;
   if (state_ == State::steady)
     follow(step, ranks, seconds);
   else
     learn(step, ranks);
-  return static_cast<int>(log_.entries().size() - before);
 }
 
 /// Times of the first shares give rough speeds, those of their variations the tables.
@@ -224,7 +225,7 @@ Status Controller::limit(std::int64_t step, int rank, std::int64_t microCap) {
     entry.decided = step;
     entry.start = next(step);
     entry.reason = cause + "; even shares within it";
-    if (Status status = log_.append(std::move(entry)); !status.ok()) return status;
+    if (Status status = append(std::move(entry)); !status.ok()) return status;
     state_ = State::first;
     since_ = next(step);
     return {};
@@ -232,6 +233,14 @@ Status Controller::limit(std::int64_t step, int rank, std::int64_t microCap) {
   if (Status status = fit(); !status.ok()) return status;
   return plan(step, cause);
 }
+
+Status Controller::append(Entry entry) {
+  if (Status status = log_.append(entry); !status.ok()) return status;
+  entries_.push_back(std::move(entry));
+  return {};
+}
+
+std::vector<Entry> Controller::takeEntries() { return std::exchange(entries_, {}); }
 
 std::vector<Event> Controller::takeEvents() { return std::exchange(events_, {}); }
 
@@ -245,7 +254,7 @@ void Controller::append(std::int64_t decided, std::int64_t start, const std::vec
     entry.microBatches.push_back(ranks_[i].microBatches(shares[i]));
   entry.predicted = state_ == State::steady ? predict(shares) : 0;
   entry.reason = std::move(reason);
-  (void)log_.append(std::move(entry));  // well formed: shares of a solved problem, starts in order
+  (void)append(std::move(entry));  // well formed: shares of a solved problem, starts in order
 }
 
 }  // namespace kaitian::schedule

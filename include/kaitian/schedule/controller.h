@@ -45,14 +45,18 @@ class Controller {
   Status resume(const std::vector<Entry>& entries, std::int64_t step);
 
   /// The times of step `step`, one per rank, and seconds of the step as a whole (from its start to the next
-  /// one's). Steps come in order; a missing one does no harm. Returns how many entries were appended to the
-  /// log.
-  int observe(std::int64_t step, const std::vector<Measured>& ranks, double seconds);
+  /// one's). Steps come in order; a missing one does no harm.
+  void observe(std::int64_t step, const std::vector<Measured>& ranks, double seconds);
 
   /// A rank's memory turned out to hold micro-batches of at most `microCap` items: plans anew. Code::resource
   /// if the batch no longer fits; the schedule then stays.
   Status limit(std::int64_t step, int rank, std::int64_t microCap);
 
+  /// Loaders issue further ahead from now on. REQUIRES: horizon >= the present one
+  void setHorizon(std::int64_t horizon) { options_.horizon = horizon; }
+
+  /// Entries appended to the log since the last call, the first one included.
+  std::vector<Entry> takeEntries();
   /// Changes since the last call.
   std::vector<Event> takeEvents();
   /// Whether cost tables are still being learned.
@@ -74,6 +78,7 @@ class Controller {
   void follow(std::int64_t step, const std::vector<Measured>& ranks, double seconds);
   void decide(std::int64_t step);
   Status plan(std::int64_t step, const std::string& cause);
+  Status append(Entry entry);
   void append(std::int64_t decided, std::int64_t start, const std::vector<std::int64_t>& shares,
               std::string reason);
   std::int64_t next(std::int64_t step) const { return step + options_.horizon + 1; }
@@ -81,6 +86,7 @@ class Controller {
   ControllerOptions options_;
   Log log_;
   std::vector<RankModel> ranks_;
+  std::vector<Entry> entries_;  // not taken yet
   std::vector<Event> events_;
   std::deque<double> tails_;  // recent exposed communication, seconds
   State state_ = State::first;

@@ -1,0 +1,341 @@
+"""Gives each rank the share of the global batch that makes the step shortest, without changing what is computed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+from kaitian._schedule import Entry, Log
+from kaitian._step_context import StepContext, entered
+from kaitian.balance.channel import Channel, Row
+from kaitian.balance.leader import Leader
+from kaitian.balance.loader import Loader
+from kaitian.balance.meter import LastGradient, Meter, clock_for
+from kaitian.balance.model import Model
+from kaitian.balance.state import entries_from, entries_to
+from kaitian.balance.step import Offer, Step
+from kaitian.balance.stream import Piece, ShareSampler
+
+#: Steps between a measurement and the first step for which a decision from it may hold, beyond what loaders issue
+#: ahead: the times of step s are sent at the start of s+2, looked at in s+3, decided entries arrive in s+4.
+LATENCY = 4
+
+
+class Balancer:
+    """Load-adaptive training of one model on unlike devices; the same call on every rank.
+
+    ::
+
+        balancer = kaitian.Balancer(model, global_batch=512)
+        for x, y in balancer.loader(dataset, epoch=epoch):
+            with balancer.step() as step:
+                loss = step.weigh(F.cross_entropy(model(x), y))
+                loss.backward()
+            if step.last:
+                optimizer.step(); optimizer.zero_grad()
+
+    ``model``: wrapped in DistributedDataParallel, sharded by ``fully_shard``, or plain in a world of one rank.
+    ``floor``: the smallest micro-batch that the model takes (default: 2 if it has BatchNorm layers, else 1).
+    ``micro_batch``: the largest one that this rank's memory holds (default: any); may differ by rank.
+    ``replay``: entries of an earlier schedule (``balancer.schedule``), followed instead of adapting.
+    ``profile``: what ``balancer.profile`` gave in an earlier run of this model on these devices.
+    ``fixed_shares``: one share per rank, which then never change: for comparisons.
+    Errors are ValueError and name the argument. Not thread-safe: one thread per rank calls it.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        global_batch: int,
+        *,
+        seed: int = 0,
+        floor: int | None = None,
+        micro_batch: int | None = None,
+        accumulate: bool = True,
+        replay: Sequence[Entry] | None = None,
+        profile: Sequence[Sequence[Sequence[float]]] | None = None,
+        fixed_shares: Sequence[int] | None = None,
+    ) -> None:
+        self._model = Model(model)
+        self.device = self._model.device
+        self.global_batch = global_batch
+        self.seed = seed
+        self.world_size, self.rank = self._model.world_size, self._model.rank
+        own = self._model.own_group()
+        self._channel = Channel(own, self.world_size, self.rank)
+        self._floor, caps, micro_batches = self._agree(floor, micro_batch, accumulate)
+        self._leader = Leader(
+            global_batch,
+            floor=self._floor,
+            caps=caps,
+            accumulates=accumulate,
+            micro_batches=micro_batches,
+            replay=replay,
+            profile=profile,
+            fixed_shares=fixed_shares,
+        )
+        self._micro_batches = micro_batches
+        self._log = Log(self.world_size, global_batch)
+        # Solving is arithmetic, which unlike machines may round differently: all begin with what rank 0 has.
+        for part in range(0, max(1, len(self._leader.first)), Channel.CAPACITY):
+            self._channel.post(Row(), self._leader.first[part : part + Channel.CAPACITY])
+            for entry in self._channel.take()[1]:
+                self._log.append(self._with_reason(entry))
+        self._meter = Meter(clock_for(self.device))
+        self._gradients = LastGradient(model.parameters(), self._meter.clock)
+        self._offer_now: Offer | None = None
+        self._in_step = False
+        self._step = 0  # steps of training that are done
+        self._epoch, self._epoch_step = 0, 0  # steps of the epoch that are done
+        self._issued = -1  # last step for which batches were issued
+        self._cap = 0.0
+        self._ahead = 0
+        self._new: list[Entry] = []
+        if isinstance(model, DistributedDataParallel):
+            # Rank 0's buffers would win at every forward, also when it has no share; sync_buffers() averages them.
+            model.broadcast_buffers = False
+
+    # ---- what the training loop calls -----------------------------------------------------------------------------
+
+    def loader(
+        self,
+        dataset: Dataset[Any],
+        *,
+        epoch: int = 0,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        count: Callable[[Any], int | float] | None = None,
+        **options: Any,
+    ) -> Loader:
+        """Make the loader of ``dataset`` for this rank; ``options`` go to torch's DataLoader (num_workers, ...).
+
+        ``count(batch)`` gives what a batch counts for if that is not its samples (valid tokens). The data set has a
+        length, the same on all ranks. Batches arrive on the model's device.
+        """
+        for name in ("batch_size", "batch_sampler", "sampler"):
+            if name in options:
+                raise ValueError(f"loader: argument {name}: the balancer chooses the batches; leave it out")
+        if not hasattr(dataset, "__len__"):
+            raise ValueError("loader: argument dataset: expected one with a length, found an iterable one")
+        lengths = [int(row[0]) for row in self._channel.gather([len(dataset)])]
+        if len(set(lengths)) > 1:
+            raise ValueError(f"loader: argument dataset: expected the same length on all ranks, found {lengths}")
+        sampler = ShareSampler(
+            dataset,
+            batch=self.global_batch,
+            rank=self.rank,
+            world_size=self.world_size,
+            entry_at=self._entry_at,
+            seed=self.seed,
+            floor=self._floor,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            micro_batches=self._micro_batches,
+        )
+        data: DataLoader[Any] = DataLoader(dataset, batch_sampler=sampler, **options)
+        ahead = data.num_workers * (data.prefetch_factor or 0)
+        self._agree_horizon(ahead + (1 if count is not None else 0))
+        loader = Loader(self, data, sampler, count)
+        loader.set_epoch(epoch)
+        return loader
+
+    def step(self) -> Step:
+        """Return the context of forward and backward of the batch that the loader gave last."""
+        if self._offer_now is None:
+            raise RuntimeError("step: expected one call per batch of balancer.loader(), found no batch to use")
+        offer, self._offer_now = self._offer_now, None
+        return Step(self, offer)
+
+    @property
+    def averaged_over(self) -> int:
+        """Ranks over which the model averages gradients."""
+        return self._model.averaged_over
+
+    # ---- what one may ask -----------------------------------------------------------------------------------------
+
+    @property
+    def shares(self) -> list[int]:
+        """Shares of the current step, one per rank."""
+        return self._log.at(max(self._step, 0)).shares
+
+    @property
+    def schedule(self) -> list[Entry]:
+        """The schedule so far, for ``replay``."""
+        return self._log.entries
+
+    @property
+    def profile(self) -> list[list[tuple[int, float, float]]]:
+        """What rank 0 knows of each rank: (items of a micro-batch, seconds, measurements)."""
+        return self._leader.controller.profile()
+
+    @property
+    def learning(self) -> bool:
+        """Whether costs are still being learned (known to rank 0)."""
+        return self._leader.adapts and self._leader.controller.learning
+
+    def state_dict(self) -> dict[str, Any]:
+        """Position in the data and the schedule: plain numbers and strings."""
+        return {
+            "version": 1,
+            "seed": self.seed,
+            "global_batch": self.global_batch,
+            "world_size": self.world_size,
+            "step": self._step,
+            "epoch": self._epoch,
+            "epoch_step": self._epoch_step,
+            "schedule": entries_to(self._log.entries),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where a state was taken, in this world or another one, at the next iteration of its epoch."""
+        for name, expected in (("version", 1), ("global_batch", self.global_batch)):
+            if state.get(name) != expected:
+                raise ValueError(f"load_state_dict: {name}: expected {expected}, found {state.get(name)!r}")
+        self.seed = int(state["seed"])
+        self._step, self._epoch = int(state["step"]), int(state["epoch"])
+        self._epoch_step, self._issued = int(state["epoch_step"]), int(state["step"]) - 1
+        if state["world_size"] == self.world_size:
+            entries = entries_from(state["schedule"])
+            log = Log(self.world_size, self.global_batch)
+            for entry in entries:
+                if entry.start <= self._step:
+                    log.append(entry)
+            self._log = log
+            self._leader.resume(log.entries, self._step)
+
+    # ---- what the loader and the step tell ------------------------------------------------------------------------
+
+    def _entry_at(self, step: int) -> Entry:
+        self._issued = max(self._issued, step)
+        return self._log.at(step)
+
+    def _begin_epoch(self, epoch: int, steps: int) -> tuple[int, int]:
+        begin = self._epoch_step if epoch == self._epoch and self._epoch_step < steps else 0
+        self._epoch, self._epoch_step = epoch, begin
+        self._issued = self._step - 1
+        self._meter.interrupt()
+        return begin, self._step
+
+    def _end_epoch(self, epoch: int) -> None:
+        self._epoch, self._epoch_step = epoch + 1, 0
+        self._meter.interrupt()
+
+    def _start_sum(self, local: float) -> Callable[[], float]:
+        work, total = self._channel.sum(local)
+
+        def value() -> float:
+            if work is not None:
+                work.wait()
+            return float(total)
+
+        return value
+
+    def _offer(self, piece: Piece, data: float, copy: float, total: Callable[[], float] | None, items: float) -> None:
+        if self._offer_now is not None and self._offer_now.piece.step != piece.step:
+            warnings.warn(
+                f"the batch of step {self._offer_now.piece.step} was not used: other ranks wait for its gradients",
+                stacklevel=3,
+            )
+        self._offer_now = Offer(piece, data, copy, items, total or (lambda: float(piece.step_items)))
+
+    def _enter(self, offer: Offer, stack: ExitStack) -> None:
+        piece = offer.piece
+        if piece.index == 0:
+            self._meter.begin(piece.step, piece.items, counts=True)
+            self._exchange(piece.step)
+        times = self._meter.current
+        times.data += offer.data
+        times.copy += offer.copy
+        stack.enter_context(entered(StepContext(piece.counts, None, self._meter.waiting)))
+        if not piece.last:
+            stack.enter_context(self._model.no_sync())
+        self._gradients.begin()
+        times.pieces.append((self._meter.clock.mark(), None))
+
+    def _exit(self, offer: Offer, failed: type[BaseException] | None, weighed: bool) -> None:
+        piece, times = offer.piece, self._meter.current
+        if failed is not None:
+            times.counts = False
+            return
+        if self._model.synchronises and self._gradients.seen == 0 and not self._model.sharded:
+            raise RuntimeError(
+                f"step {piece.step}: expected a backward pass through the model in `with balancer.step()`, found none; "
+                "a rank that has nothing to learn from a batch still calls backward, on its loss times 0"
+            )
+        if not weighed and self.world_size > 1:
+            raise RuntimeError(
+                f"step {piece.step}: expected `loss = step.weigh(loss)` before backward, found none: the gradient "
+                "would be a mean of means"
+            )
+        end = self._meter.clock.mark()
+        begin, _ = times.pieces[-1]
+        times.pieces[-1] = (begin, self._gradients.mark or end)
+        times.end = end
+        if piece.last:
+            self._step = piece.step + 1
+            self._epoch, self._epoch_step = piece.epoch, piece.epoch_step + 1
+
+    def _exchange(self, step: int) -> None:
+        """Once per step: look at what was sent at the start of the step before, and send what is known now."""
+        self._receive()
+        measured = self._meter.take(step - 2)
+        row = Row(step=step - 2, micro_cap=self._cap)
+        if measured is not None:
+            row = Row(
+                step - 2,
+                1,
+                measured.total,
+                measured.compute,
+                measured.sync,
+                measured.fixed,
+                measured.data,
+                measured.copy,
+                self._cap,
+            )
+        self._cap = 0
+        self._channel.post(row, self._new)
+        self._new = []
+
+    def _with_reason(self, entry: Entry) -> Entry:
+        return self._leader.with_reason(entry) if self.rank == 0 else entry
+
+    def _receive(self) -> None:
+        rows, entries = self._channel.take()
+        if self.rank == 0 and rows:
+            self._new += self._leader.observe(rows)
+        for entry in entries:
+            if entry.start <= self._issued:  # whoever issued them acted on another schedule
+                raise RuntimeError(
+                    f"schedule: an entry for step {entry.start} arrived after batches of step {self._issued} had been "
+                    "issued; this is a fault of kaitian"
+                )
+            self._log.append(self._with_reason(entry))
+
+    # ---- what all ranks agree on ----------------------------------------------------------------------------------
+
+    def _agree(self, floor: int | None, micro_batch: int | None, accumulate: bool) -> tuple[int, list[int], int]:
+        default = 2 if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self._model.module.modules()) else 1
+        mine = [self.global_batch, floor or default, micro_batch or self.global_batch, int(accumulate), self.seed]
+        rows = self._channel.gather([float(value) for value in mine])
+        for place, name in ((0, "global_batch"), (1, "floor"), (3, "accumulate"), (4, "seed")):
+            values = [int(row[place]) for row in rows]
+            if len(set(values)) > 1:
+                raise ValueError(f"Balancer: argument {name}: expected the same on all ranks, found {values}")
+        caps = [int(row[2]) for row in rows]
+        # Sharded models gather parameters in every forward: all ranks take equally many micro-batches.
+        micro_batches = 0
+        if self._model.sharded:
+            micro_batches = max(1, -(-self.global_batch // max(1, sum(caps)))) if accumulate else 1
+        return int(rows[0][1]), caps, micro_batches
+
+    def _agree_horizon(self, ahead: int) -> None:
+        """Loaders issue further ahead from now on: what was decided for less must have arrived before they start."""
+        self._ahead = max(self._ahead, *(int(row[0]) for row in self._channel.gather([float(ahead)])))
+        self._leader.horizon(LATENCY + self._ahead)
+        self._receive()

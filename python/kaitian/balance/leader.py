@@ -1,0 +1,90 @@
+"""Who decides the schedule: the controller, an earlier schedule that is followed again, or shares that never change.
+
+Every rank makes one, so that bad arguments are errors everywhere; only rank 0's decides.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from kaitian._schedule import Controller, Entry, RankLimits
+from kaitian.balance.channel import Row
+from kaitian.balance.state import check_schedule
+
+
+class Leader:
+    """Turns the ranks' rows into schedule entries."""
+
+    def __init__(
+        self,
+        batch: int,
+        *,
+        floor: int,
+        caps: Sequence[int],
+        accumulates: bool,
+        micro_batches: int,
+        replay: Sequence[Entry] | None = None,
+        profile: Sequence[Sequence[Sequence[float]]] | None = None,
+        fixed_shares: Sequence[int] | None = None,
+    ) -> None:
+        limits = [
+            RankLimits(floor=floor, micro_cap=max(floor, min(cap, batch)), accumulates=accumulates) for cap in caps
+        ]
+        self.controller = Controller(batch, limits, horizon=0, micro_batches=micro_batches, profile=profile or [])
+        self.first: list[Entry] = self.controller.take_entries()
+        self._reasons: dict[int, str] = {}
+        self.adapts = replay is None and fixed_shares is None
+        if replay is not None:
+            self.first = check_schedule(replay, len(caps), batch).entries
+        elif fixed_shares is not None:
+            entry = Entry(
+                decided=-1,
+                start=0,
+                shares=fixed_shares,
+                micro_batches=[
+                    max(1, -(-share // max(1, cap))) for share, cap in zip(fixed_shares, caps, strict=False)
+                ],
+                reason="fixed by the caller",
+            )
+            self.first = check_schedule([entry], len(caps), batch).entries
+        self._reasons.update({entry.start: entry.reason for entry in self.first})
+
+    def observe(self, rows: Sequence[Row]) -> list[Entry]:
+        """Return the entries that follow from the times of a step."""
+        if not self.adapts:
+            return []
+        step = int(rows[0].step)
+        for rank, row in enumerate(rows):
+            if row.micro_cap > 0:
+                self.controller.limit(step, rank, int(row.micro_cap))
+        if step >= 0:
+            counted = [row.total for row in rows if row.counts]
+            self.controller.observe(
+                step,
+                [(row.compute, row.fixed, row.counts > 0) for row in rows],
+                statistics.median(counted) if counted else 0.0,
+            )
+        entries = self.controller.take_entries()
+        self._reasons.update({entry.start: entry.reason for entry in entries})
+        return entries
+
+    def with_reason(self, entry: Entry) -> Entry:
+        """Give an entry that has arrived the reason that it was decided for; on rank 0 only."""
+        return Entry(
+            decided=entry.decided,
+            start=entry.start,
+            shares=entry.shares,
+            micro_batches=entry.micro_batches,
+            predicted=entry.predicted,
+            reason=self._reasons.get(entry.start, entry.reason),
+        )
+
+    def horizon(self, horizon: int) -> None:
+        """See LATENCY in balancer.py."""
+        self.controller.set_horizon(horizon)
+
+    def resume(self, entries: Sequence[Entry], step: int) -> None:
+        """Continue a schedule."""
+        if self.adapts:
+            self.controller.resume(entries, step)

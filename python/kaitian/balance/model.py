@@ -1,0 +1,84 @@
+"""What the balancer has to know of a model: its device, who averages its gradients, and how to hold that back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Model:
+    """A DistributedDataParallel, a module sharded by ``fully_shard``, or a plain one in a world of one."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self.sharded = isinstance(model, FSDPModule)
+        self._ddp = model if isinstance(model, DistributedDataParallel) else None
+        if self._ddp is None and not self.sharded and dist.is_initialized() and dist.get_world_size() > 1:
+            raise ValueError(
+                "Balancer: argument model: expected one in DistributedDataParallel or sharded by fully_shard, found "
+                f"{type(model).__name__}, whose gradients nobody averages"
+            )
+        parameter = next((p for p in model.parameters() if p.requires_grad), None)
+        if parameter is None:
+            raise ValueError("Balancer: argument model: expected one with parameters to train, found none")
+        self.device = parameter.device
+
+    @property
+    def module(self) -> nn.Module:
+        """The user's module."""
+        return self._ddp.module if self._ddp is not None else self._model
+
+    @property
+    def synchronises(self) -> bool:
+        """Whether backward waits for other ranks."""
+        return self._ddp is not None or self.sharded
+
+    @property
+    def _group(self) -> dist.ProcessGroup | None:
+        return self._ddp.process_group if self._ddp is not None else None
+
+    @property
+    def world_size(self) -> int:
+        """Ranks that train this model."""
+        return dist.get_world_size(self._group) if dist.is_initialized() and self.synchronises else 1
+
+    @property
+    def rank(self) -> int:
+        """Number of this rank among them."""
+        return dist.get_rank(self._group) if dist.is_initialized() and self.synchronises else 0
+
+    @property
+    def averaged_over(self) -> int:
+        """By what the model divides summed gradients."""
+        return self.world_size
+
+    def own_group(self) -> dist.ProcessGroup | None:
+        """Make a group of the same ranks, for messages of the balancer alone."""
+        if self.world_size == 1:
+            return None
+        group = self._group or dist.group.WORLD
+        ranks = dist.get_process_group_ranks(group)
+        made = dist.new_group(ranks, backend=dist.get_backend_config(group), use_local_synchronization=True)
+        assert isinstance(made, dist.ProcessGroup)
+        return made
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Return a context in which backward only accumulates."""
+        if self._ddp is not None:
+            return self._ddp.no_sync()
+        return self._no_shard_sync() if self.sharded else nullcontext()
+
+    @contextmanager
+    def _no_shard_sync(self) -> Iterator[None]:
+        model = self._model
+        assert isinstance(model, FSDPModule)
+        model.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            model.set_requires_gradient_sync(True)
