@@ -58,7 +58,7 @@ def _load_extension() -> None:
 
 _load_extension()
 
-from kaitian import _backend  # noqa: E402
+from kaitian import _backend, nn  # noqa: E402
 from kaitian._api import device, monitored_barrier, set_timeout  # noqa: E402
 from kaitian._C import Options  # noqa: E402
 from kaitian._C import version as __version__  # noqa: E402
@@ -84,4 +84,4 @@ if _os.environ.get("KAITIAN_DEVICE"):
     device()  # a launcher told this rank its device: a missing package is an error here, not a cpu rank
 _register()
 
-__all__ = ["Balancer", "Options", "__version__", "device", "info", "monitored_barrier", "set_timeout", "stats"]
+__all__ = ["Balancer", "Options", "__version__", "device", "info", "monitored_barrier", "nn", "set_timeout", "stats"]
