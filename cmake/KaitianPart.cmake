@@ -47,5 +47,6 @@ function(kaitian_add_test name)
     target_link_libraries(${name} PRIVATE kaitian::${part})
   endforeach()
   target_link_libraries(${name} PRIVATE GTest::gtest_main GTest::gmock)
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
+  # Names of their own: two programs of one source would else give each other their labels.
+  gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
 endfunction()

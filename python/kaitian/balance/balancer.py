@@ -43,6 +43,9 @@ class Balancer:
     ``model``: wrapped in DistributedDataParallel, sharded by ``fully_shard``, or plain in a world of one rank.
     ``floor``: the smallest micro-batch that the model takes (default: 2 if it has BatchNorm layers, else 1).
     ``micro_batch``: the largest one that this rank's memory holds (default: any); may differ by rank.
+    ``micro_batches``: every rank cuts its share into this many. Needed when forward or the loss communicates, as ranks
+    then have to go forward equally often; models with ``kaitian.nn.SyncBatchNorm`` and sharded ones get as many as the
+    caps need. Else each rank cuts its share as it is fastest.
     ``replay``: entries of an earlier schedule (``balancer.schedule``), followed instead of adapting.
     ``profile``: what ``balancer.profile`` gave in an earlier run of this model on these devices.
     ``fixed_shares``: one share per rank, which then never change: for comparisons.
@@ -57,7 +60,7 @@ class Balancer:
         seed: int = 0,
         floor: int | None = None,
         micro_batch: int | None = None,
-        accumulate: bool = True,
+        micro_batches: int | None = None,
         replay: Sequence[Entry] | None = None,
         profile: Sequence[Sequence[Sequence[float]]] | None = None,
         fixed_shares: Sequence[int] | None = None,
@@ -69,12 +72,11 @@ class Balancer:
         self.world_size, self.rank = self._model.world_size, self._model.rank
         own = self._model.own_group()
         self._channel = Channel(own, self.world_size, self.rank)
-        self._floor, caps, micro_batches = self._agree(floor, micro_batch, accumulate)
+        self._floor, caps, micro_batches = self._agree(floor, micro_batch, micro_batches)
         self._leader = Leader(
             global_batch,
             floor=self._floor,
             caps=caps,
-            accumulates=accumulate,
             micro_batches=micro_batches,
             replay=replay,
             profile=profile,
@@ -319,20 +321,33 @@ class Balancer:
 
     # ---- what all ranks agree on ----------------------------------------------------------------------------------
 
-    def _agree(self, floor: int | None, micro_batch: int | None, accumulate: bool) -> tuple[int, list[int], int]:
-        default = 2 if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self._model.module.modules()) else 1
-        mine = [self.global_batch, floor or default, micro_batch or self.global_batch, int(accumulate), self.seed]
-        rows = self._channel.gather([float(value) for value in mine])
-        for place, name in ((0, "global_batch"), (1, "floor"), (3, "accumulate"), (4, "seed")):
-            values = [int(row[place]) for row in rows]
-            if len(set(values)) > 1:
-                raise ValueError(f"Balancer: argument {name}: expected the same on all ranks, found {values}")
-        caps = [int(row[2]) for row in rows]
-        # Sharded models gather parameters in every forward: all ranks take equally many micro-batches.
-        micro_batches = 0
-        if self._model.sharded:
-            micro_batches = max(1, -(-self.global_batch // max(1, sum(caps)))) if accumulate else 1
-        return int(rows[0][1]), caps, micro_batches
+    def _agree(
+        self, floor: int | None, micro_batch: int | None, micro_batches: int | None
+    ) -> tuple[int, list[int], int]:
+        """What all ranks must give alike, and every rank's cap. Returns floor, caps, micro-batches (0: any)."""
+        named = {
+            "global_batch": self.global_batch,
+            "floor": self._model.smallest_batch if floor is None else floor,
+            "micro_batches": micro_batches or 0,
+            "seed": self.seed,
+        }
+        cap = self.global_batch if micro_batch is None else micro_batch
+        rows = self._channel.gather([*(float(value) for value in named.values()), float(cap)])
+        for place, (name, value) in enumerate(named.items()):
+            found = [int(row[place]) for row in rows]
+            if len(set(found)) > 1:
+                raise ValueError(f"Balancer: argument {name}: expected the same on all ranks, found {found}")
+            if value < (1 if name in ("global_batch", "floor") else 0):
+                raise ValueError(f"Balancer: argument {name}: expected a positive number, found {value}")
+        caps = [int(row[-1]) for row in rows]
+        if min(caps) < named["floor"]:
+            raise ValueError(
+                f"Balancer: argument micro_batch: expected at least the floor of {named['floor']} items, found {caps} "
+                "by rank"
+            )
+        if not micro_batches and self._model.communicates:
+            micro_batches = -(-self.global_batch // sum(caps))
+        return named["floor"], caps, micro_batches or 0
 
     def _agree_horizon(self, ahead: int) -> None:
         """Loaders issue further ahead from now on: what was decided for less must have arrived before they start."""

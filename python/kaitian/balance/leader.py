@@ -22,15 +22,12 @@ class Leader:
         *,
         floor: int,
         caps: Sequence[int],
-        accumulates: bool,
         micro_batches: int,
         replay: Sequence[Entry] | None = None,
         profile: Sequence[Sequence[Sequence[float]]] | None = None,
         fixed_shares: Sequence[int] | None = None,
     ) -> None:
-        limits = [
-            RankLimits(floor=floor, micro_cap=max(floor, min(cap, batch)), accumulates=accumulates) for cap in caps
-        ]
+        limits = [RankLimits(floor=floor, micro_cap=max(floor, min(cap, batch))) for cap in caps]
         self.controller = Controller(batch, limits, horizon=0, micro_batches=micro_batches, profile=profile or [])
         self.first: list[Entry] = self.controller.take_entries()
         self._reasons: dict[int, str] = {}
@@ -48,6 +45,9 @@ class Leader:
                 reason="fixed by the caller",
             )
             self.first = check_schedule([entry], len(caps), batch).entries
+        for entry in self.first:
+            if any(0 < share < floor for share in entry.shares):
+                raise ValueError(f"schedule: expected shares of 0 or at least the floor {floor}, found {entry.shares}")
         self._reasons.update({entry.start: entry.reason for entry in self.first})
 
     def observe(self, rows: Sequence[Row]) -> list[Entry]:

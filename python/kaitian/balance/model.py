@@ -10,6 +10,10 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
+from kaitian.nn import SyncBatchNorm
+
+_SYNCHRONISED = (SyncBatchNorm, nn.SyncBatchNorm)
+
 
 class Model:
     """A DistributedDataParallel, a module sharded by ``fully_shard``, or a plain one in a world of one."""
@@ -32,6 +36,17 @@ class Model:
     def module(self) -> nn.Module:
         """The user's module."""
         return self._ddp.module if self._ddp is not None else self._model
+
+    @property
+    def smallest_batch(self) -> int:
+        """Items that forward needs: plain BatchNorm has no variance of one."""
+        norms = [layer for layer in self.module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+        return 1 if all(isinstance(layer, _SYNCHRONISED) for layer in norms) else 2
+
+    @property
+    def communicates(self) -> bool:
+        """Whether forward waits for other ranks, so that all have to go forward equally often."""
+        return self.sharded or any(isinstance(layer, _SYNCHRONISED) for layer in self.module.modules())
 
     @property
     def synchronises(self) -> bool:

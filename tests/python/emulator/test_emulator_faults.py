@@ -56,7 +56,7 @@ def test_hang_ends_with_an_abort(place: Rank) -> None:
     assert work.is_completed()
     with pytest.raises(dist.DistBackendError, match=r"abort|rank \d closed"):
         work.wait()
-    with pytest.raises(dist.DistBackendError, match="the communicator was aborted"):
+    with pytest.raises(dist.DistBackendError, match=r"abort|rank \d closed"):
         ccl.barrier()
 
 
