@@ -1,4 +1,7 @@
-"""The command ``kaitian``: `run` starts ranks, `info` says what is here and which path each collective takes."""
+"""The command ``kaitian``.
+
+`run` starts ranks, `info` says what is here and which path each collective takes, `explain` what the scheduler did.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,14 @@ from collections.abc import Sequence
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
-    from kaitian.cli import info, run
+    from kaitian.cli import explain, info, run
 
     parser = argparse.ArgumentParser(prog="kaitian", description="One PyTorch process group over unlike accelerators.")
     parser.add_argument("--version", action="version", version=f"kaitian {version()}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     run.add_parser(commands)
     info.add_parser(commands)
+    explain.add_parser(commands)
     options = parser.parse_args(argv)
     code: int = options.action(options)
     return code
