@@ -179,6 +179,18 @@ Problem Controller::problem() const {
   return problem;
 }
 
+std::vector<double> Controller::standalone() const {
+  std::vector<double> speeds;
+  for (const RankModel& rank : ranks_) {
+    const RankCost cost = rank.cost();
+    double best = 0;
+    for (std::int64_t items = 1; items <= cost.cap; ++items)
+      best = std::max(best, static_cast<double>(items) / secondsOf(cost, {}, items));
+    speeds.push_back(best);
+  }
+  return speeds;
+}
+
 double Controller::predict(const std::vector<std::int64_t>& shares) const {
   if (learning()) return 0;
   return secondsOf(problem(), Shares{shares, std::vector<bool>(shares.size(), true), 0});

@@ -64,6 +64,8 @@ class Controller {
   const std::vector<RankModel>& ranks() const { return ranks_; }
   /// What is solved after each step. REQUIRES: !learning()
   Problem problem() const;
+  /// Items per second of each rank alone, at the share that is best for it. REQUIRES: !learning()
+  std::vector<double> standalone() const;
   /// Seconds of a step with these shares as far as is known; 0 while learning.
   double predict(const std::vector<std::int64_t>& shares) const;
 

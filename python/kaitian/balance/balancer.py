@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -21,6 +22,7 @@ from kaitian.balance.model import Model
 from kaitian.balance.state import entries_from, entries_to
 from kaitian.balance.step import Offer, Step
 from kaitian.balance.stream import Piece, ShareSampler
+from kaitian.balance.teller import Display, Teller, ranks_of
 
 #: Steps between a measurement and the first step for which a decision from it may hold, beyond what loaders issue
 #: ahead: the times of step s are sent at the start of s+2, looked at in s+3, decided entries arrive in s+4.
@@ -49,6 +51,8 @@ class Balancer:
     ``replay``: entries of an earlier schedule (``balancer.schedule``), followed instead of adapting.
     ``profile``: what ``balancer.profile`` gave in an earlier run of this model on these devices.
     ``fixed_shares``: one share per rank, which then never change: for comparisons.
+    ``record``: folder for the run's record (``kaitian explain FOLDER``); ``displays``: what shows the run while it goes
+    on, as ``[kaitian.report.live.Live]``. Both on rank 0.
     Errors are ValueError and name the argument. Not thread-safe: one thread per rank calls it.
     """
 
@@ -64,6 +68,8 @@ class Balancer:
         replay: Sequence[Entry] | None = None,
         profile: Sequence[Sequence[Sequence[float]]] | None = None,
         fixed_shares: Sequence[int] | None = None,
+        record: str | Path | None = None,
+        displays: Sequence[Display] = (),
     ) -> None:
         self._model = Model(model)
         self.device = self._model.device
@@ -99,6 +105,7 @@ class Balancer:
         self._cap = 0.0
         self._ahead = 0
         self._new: list[Entry] = []
+        self._teller = self._make_teller(record, displays) if record is not None or displays else None
         if isinstance(model, DistributedDataParallel):
             # Rank 0's buffers would win at every forward, also when it has no share; sync_buffers() averages them.
             model.broadcast_buffers = False
@@ -249,7 +256,8 @@ class Balancer:
     def _enter(self, offer: Offer, stack: ExitStack) -> None:
         piece = offer.piece
         if piece.index == 0:
-            self._meter.begin(piece.step, piece.items, counts=True)
+            # A step of another size says nothing about these shares.
+            self._meter.begin(piece.step, counts=piece.step_items == self.global_batch)
             self._exchange(piece.step)
         times = self._meter.current
         times.data += offer.data
@@ -304,13 +312,42 @@ class Balancer:
         self._channel.post(row, self._new)
         self._new = []
 
+    def _lead(self, rows: list[Row]) -> None:
+        """On rank 0: decide, and tell."""
+        decided = self._leader.observe(rows)
+        self._new += decided
+        if self._teller is None:
+            return
+        controller = self._leader.controller
+        if all(row.counts for row in rows):
+            self._teller.step(self._log.at(int(rows[0].step)), rows, controller, self.global_batch)
+        self._teller.events(controller)
+        for entry in decided:
+            self._teller.schedule(entry, controller)
+
+    def _make_teller(self, record: str | Path | None, displays: Sequence[Display]) -> Teller | None:
+        """On rank 0; all ranks call it, as who they are is asked together."""
+        ranks = ranks_of(self._channel.group, self.device, self.world_size)
+        if self.rank != 0:
+            return None
+        teller = Teller(ranks, global_batch=self.global_batch, horizon=LATENCY, record=record, displays=displays)
+        for entry in self._log.entries:
+            teller.schedule(entry, self._leader.controller)
+        return teller
+
+    def close(self) -> None:
+        """End the run's record; the end of the program does it too."""
+        if self._teller is not None:
+            self._teller.close()
+        self._gradients.remove()
+
     def _with_reason(self, entry: Entry) -> Entry:
         return self._leader.with_reason(entry) if self.rank == 0 else entry
 
     def _receive(self) -> None:
         rows, entries = self._channel.take()
         if self.rank == 0 and rows:
-            self._new += self._leader.observe(rows)
+            self._lead(rows)
         for entry in entries:
             if entry.start <= self._issued:  # whoever issued them acted on another schedule
                 raise RuntimeError(

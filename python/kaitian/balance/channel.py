@@ -83,7 +83,7 @@ class Channel:
     CAPACITY = Entries.CAPACITY
 
     def __init__(self, group: dist.ProcessGroup | None, world_size: int, rank: int) -> None:
-        self._group, self._world, self._rank = group, world_size, rank
+        self.group, self._world, self._rank = group, world_size, rank
         self._entries = Entries(world_size)
         self._posted: tuple[list[dist.Work], torch.Tensor, torch.Tensor] | None = None
 
@@ -95,10 +95,10 @@ class Channel:
         if self._world == 1:
             self._posted = ([], mine.view(1, _WIDTH), packed)
             return
-        source = dist.get_global_rank(self._group or dist.group.WORLD, 0)  # type: ignore[arg-type]
+        source = dist.get_global_rank(self.group or dist.group.WORLD, 0)  # type: ignore[arg-type]
         works = [
-            dist.all_gather(list(rows), mine, group=self._group, async_op=True),
-            dist.broadcast(packed, source, group=self._group, async_op=True),
+            dist.all_gather(list(rows), mine, group=self.group, async_op=True),
+            dist.broadcast(packed, source, group=self.group, async_op=True),
         ]
         self._posted = ([work for work in works if work is not None], rows, packed)
 
@@ -117,7 +117,7 @@ class Channel:
         total = torch.tensor([value], dtype=torch.float64)
         if self._world == 1:
             return None, total
-        return dist.all_reduce(total, group=self._group, async_op=True), total
+        return dist.all_reduce(total, group=self.group, async_op=True), total
 
     def gather(self, values: Sequence[float]) -> list[list[float]]:
         """All-gather of a few numbers, waiting for it: only outside steps."""
@@ -125,6 +125,6 @@ class Channel:
         if self._world == 1:
             return [mine.tolist()]
         rows = torch.empty(self._world, len(values), dtype=torch.float64)
-        dist.all_gather(list(rows), mine, group=self._group)
+        dist.all_gather(list(rows), mine, group=self.group)
         gathered: list[list[float]] = rows.tolist()
         return gathered

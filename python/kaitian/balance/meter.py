@@ -114,7 +114,6 @@ class StepTimes:
     """Marks of one step on one rank."""
 
     step: int
-    share: int
     start: object = None
     pieces: list[tuple[object, object]] = field(default_factory=list)  #: forward start, last gradient
     waits: list[tuple[object, object]] = field(default_factory=list)  #: inside forward or backward, for collectives
@@ -155,14 +154,14 @@ class Meter:
         assert self._current is not None
         return self._current
 
-    def begin(self, step: int, share: int, counts: bool) -> None:
+    def begin(self, step: int, counts: bool) -> None:
         """Start a step, which ends the one before it."""
         start = self.clock.mark()
         if self._current is not None:
             self._current.next_start = start
             self._pending.append(self._current)
             del self._pending[: -self.PATIENCE]
-        self._current = StepTimes(step, share, start, counts=counts)
+        self._current = StepTimes(step, start, counts=counts)
 
     def interrupt(self) -> None:
         """What follows is no step (evaluation, a checkpoint): the current one has no whole time."""
