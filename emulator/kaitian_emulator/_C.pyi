@@ -16,9 +16,30 @@ def synchronize() -> None:
 
 def sleep_on_stream(milliseconds: float) -> None: ...
 def configure_pace(
-    measured: bool, slowness: float, copy_latency: float, copy_bandwidth: float, link_bandwidth: float
+    kind: str,
+    slowness: float,
+    copy_latency: float,
+    copy_bandwidth: float,
+    link_bandwidth: float,
+    fixed: float,
+    flop_rate: float,
+    byte_rate: float,
+    staircase: int,
 ) -> None:
-    """Latency in seconds, bandwidths in bytes per second."""
+    """Times in seconds, rates and bandwidths per second. Sets the device's clock to real time."""
+
+def set_speed(factor: float) -> None: ...
+def speed() -> float: ...
+def set_mode_slowness(factor: float) -> None: ...
+def schedule_speeds(changes: list[tuple[float, float]]) -> None:
+    """Seconds from now on the device's clock, and factors; replaces the changes to come."""
+
+def device_seconds() -> float:
+    """The time on the device's clock, since some point in the past."""
+
+def busy_seconds() -> float: ...
+def clock_state() -> tuple[float, float]:
+    """Seconds by which the clock is behind real time, and those that were given up."""
 
 def set_copy_delay(milliseconds: int) -> None: ...
 def tensor_at(address: int, sizes: list[int], like: Tensor) -> Tensor:

@@ -9,11 +9,22 @@ from __future__ import annotations
 import torch
 
 from kaitian_emulator._ccl import create_ccl, fault
-from kaitian_emulator._loader import describe, load, logical_index, set_copy_delay_ms, set_pace
+from kaitian_emulator._loader import (
+    PaceReport,
+    describe,
+    load,
+    logical_index,
+    pace_report,
+    set_copy_delay_ms,
+    set_pace,
+)
 from kaitian_emulator._settings import Pace, warn_if_crowded
+from kaitian_emulator._speed import advance_step, set_speed, speed
 
 __all__ = [
     "Pace",
+    "PaceReport",
+    "advance_step",
     "create_ccl",
     "describe",
     "fault",
@@ -23,9 +34,12 @@ __all__ = [
     "load_beta",
     "load_gamma",
     "logical_index",
+    "pace_report",
     "set_copy_delay_ms",
     "set_pace",
+    "set_speed",
     "sleep",
+    "speed",
     "warn_if_crowded",
 ]
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch.utils.backend_registration import generate_methods_for_privateuse1_backend, rename_privateuse1_backend
 
-from kaitian_emulator import _settings
+from kaitian_emulator import _settings, _speed
+from kaitian_emulator._environment import VARIABLES
 from kaitian_emulator._vendors import VENDORS, Vendor
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ class Loaded:
 
     vendor: Vendor
     index: int
+    pace: Pace
 
 
 _lock = threading.Lock()
@@ -40,8 +42,8 @@ def loaded() -> Loaded:
 def load(name: str, index: int = 0, *, pace: Pace | None = None) -> torch.device:
     """Make this process's accelerator an emulated device and return it.
 
-    `name` is alpha, beta or gamma; `index` is the number of the device in the job and is used in messages only.
-    PyTorch allows one accelerator type per process, so a second call must ask for the same vendor.
+    `name` is alpha, beta or gamma; `index` is the number of the device in the job, by which settings and
+    messages name it. PyTorch allows one accelerator type per process, so a second call must ask for the same vendor.
 
     >>> import kaitian_emulator
     >>> device = kaitian_emulator.load("alpha")
@@ -53,16 +55,33 @@ def load(name: str, index: int = 0, *, pace: Pace | None = None) -> torch.device
         raise ValueError(f"unknown emulated vendor {name!r}: expected one of {', '.join(VENDORS)}")
     with _lock:
         if _loaded is None:
-            _register(VENDORS[name])
+            _loaded = _load_first(VENDORS[name], index, pace)
         elif _loaded.vendor.name != name:
             raise RuntimeError(
                 f"this process already emulates {_loaded.vendor.name}, and PyTorch allows one accelerator type per"
                 f" process: load {name} in another process"
             )
-        if _loaded is None or pace is not None:
-            set_pace(pace or _settings.pace_from_environment(name))
-        _loaded = Loaded(VENDORS[name], index)
+        else:
+            _loaded = replace(_loaded, index=index)
+            if pace is not None:
+                set_pace(pace)
     return torch.device(name, 0)
+
+
+def _load_first(vendor: Vendor, index: int, pace: Pace | None) -> Loaded:
+    # All settings are read before anything changes: a bad one must not leave half a device.
+    pace = pace or _settings.pace_of(vendor.name, index)
+    events = _speed.events_of(vendor.name, index)
+    if events and pace.pace == "off":
+        raise ValueError(f"{VARIABLES['events']} needs a pace for {vendor.name}:{index}: set {VARIABLES['slowness']}")
+    delay = _settings.copy_delay_from_environment()
+    _register(vendor)
+    from kaitian_emulator import _C
+
+    _C.set_copy_delay(delay)
+    _configure(pace)
+    _speed.start_script(events)
+    return Loaded(vendor, index, pace)
 
 
 def _register(vendor: Vendor) -> None:
@@ -80,19 +99,49 @@ def _register(vendor: Vendor) -> None:
         vendor.name, _device_module.make_device_module(vendor.name, f"emulated {vendor.model}")
     )
     generate_methods_for_privateuse1_backend(unsupported_dtype=None)
-    _C.set_copy_delay(_settings.copy_delay_from_environment())
     _ccl.register(vendor)
 
 
 def set_pace(pace: Pace) -> None:
     """Set how fast the device of this process seems to be."""
+    global _loaded
+    before = loaded()
+    _configure(pace)
+    _loaded = replace(before, pace=pace)
+
+
+def _configure(pace: Pace) -> None:
     from kaitian_emulator import _C
 
-    if pace.pace == "measured":
+    if pace.pace != "off":
         _settings.warn_if_crowded([pace.slowness])
     _C.configure_pace(
-        pace.pace == "measured", pace.slowness, pace.copy_latency, pace.copy_bandwidth, pace.link_bandwidth
+        pace.pace,
+        slowness=pace.slowness,
+        copy_latency=pace.copy_latency,
+        copy_bandwidth=pace.copy_bandwidth,
+        link_bandwidth=pace.link_bandwidth,
+        fixed=pace.fixed,
+        flop_rate=pace.flop_rate,
+        byte_rate=pace.byte_rate,
+        staircase=pace.staircase,
     )
+
+
+@dataclass(frozen=True)
+class PaceReport:
+    """How well the nominal pace holds. `lost_seconds` are those by which real work was too slow for it, for good."""
+
+    busy_seconds: float
+    lag_seconds: float
+    lost_seconds: float
+
+
+def pace_report() -> PaceReport:
+    """Return how long operators kept the device busy by its model, and how far real work is behind."""
+    from kaitian_emulator import _C
+
+    return PaceReport(_C.busy_seconds(), *_C.clock_state())
 
 
 def set_copy_delay_ms(milliseconds: int) -> None:

@@ -107,12 +107,11 @@ Ccl::WorkRef Ccl::launch(std::vector<Call> calls, std::shared_ptr<Outcome> outco
     call.tensors.clear();  // a stream thread must not drop a tensor that Python knows
     call.outputs.clear();
   }
-  const double bandwidth = pace().linkBandwidth;
   stream.enqueue([channel = channel_, outcome, calls = std::move(calls), sequences,
-                  ticket = channel_->ticket(), fault, name, timeout, bytes, bandwidth] {
+                  ticket = channel_->ticket(), fault, name, timeout, bytes, &stream, issued = issueTime()] {
     const at::NoGradGuard noGrad;
     const at::AutoDispatchBelowADInplaceOrView below;
-    const TransferPace transfer(bytes, bandwidth, false);
+    const TransferPace transfer(stream, issued, bytes, TransferPace::Kind::kCollective);
     const Deadline deadline = Channel::Clock::now() + timeout;
     try {
       channel->run(ticket, name, fault, deadline, [&] { runAll(calls, sequences, *channel, deadline); });

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "cost.h"
 #include "guard.h"
 #include "pace.h"
 
@@ -60,14 +61,23 @@ class Call {
     original_.assign(stack_->begin() + static_cast<std::ptrdiff_t>(first_), stack_->end());
     for (std::size_t i = 0; i < arguments_; ++i) lower((*stack_)[first_ + i]);
     {
-      const OperatorPace pace;
+      OperatorPace pace(currentStream());
       op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack_);
+      if (countsWork()) pace.count(work());
     }
     const std::size_t returns = op_.schema().returns().size();
     for (std::size_t i = 0; i < returns; ++i) raise(i, (*stack_)[stack_->size() - returns + i]);
   }
 
  private:
+  /// Results that are arguments are counted once.
+  Work work() const {
+    const auto& returns = op_.schema().returns();
+    const bool inPlace = !returns.empty() && returns[0].alias_info() != nullptr;
+    const auto results = torch::jit::last(*stack_, inPlace ? 0 : returns.size());
+    return workOf(op_.schema().name(), original_, results);
+  }
+
   static Tensors tensorsOf(const IValue& value) {
     if (value.isTensor()) return {value.toTensor()};
     if (value.isTensorList()) return value.toTensorVector();

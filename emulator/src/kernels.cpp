@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "cost.h"
 #include "fallback.h"
 #include "guard.h"
 #include "pace.h"
@@ -121,12 +122,13 @@ Tensor copyFrom(const Tensor& self, const Tensor& target, bool nonBlocking) {
   const bool later = mayRunLater(self, nonBlocking) && mayRunLater(target, nonBlocking);
   useOn(self, stream);
   useOn(target, stream);
-  stream.enqueue([source = looseView(self), result = looseView(target)]() mutable {
-    const at::NoGradGuard noGrad;
-    const at::AutoDispatchBelowADInplaceOrView below;
-    const TransferPace transfer(source.nbytes(), pace().copyBandwidth, true);
-    copyNow(source, result);
-  });
+  stream.enqueue(
+      [source = looseView(self), result = looseView(target), &stream, issued = issueTime()]() mutable {
+        const at::NoGradGuard noGrad;
+        const at::AutoDispatchBelowADInplaceOrView below;
+        const TransferPace transfer(stream, issued, source.nbytes(), TransferPace::Kind::kCopy);
+        copyNow(source, result);
+      });
   if (!later) stream.synchronize();
   return target;
 }
@@ -143,21 +145,23 @@ at::Scalar localScalar(const Tensor& self) {
 
 // ---- asynchronous arithmetic
 
-/// Runs `work` on host views of the tensors, later, on the current stream.
-template <typename Work>
-void enqueueOn(std::initializer_list<const Tensor*> tensors, Work work) {
+/// Runs `body` on host views of the tensors, later, on the current stream.
+template <typename Body>
+void enqueueOn(std::initializer_list<const Tensor*> tensors, Body body) {
   Stream& stream = currentStream();
   std::vector<Tensor> views;
+  const Work work = countsWork() ? workOnTensors(tensors) : Work{};
   for (const Tensor* tensor : tensors) {
     useOn(*tensor, stream);
     views.push_back(looseView(*tensor));
   }
-  stream.enqueue([views = std::move(views), work = std::move(work)]() mutable {
-    const at::NoGradGuard noGrad;
-    const at::AutoDispatchBelowADInplaceOrView below;
-    const OperatorPace pace;
-    work(views);
-  });
+  stream.enqueue(
+      [views = std::move(views), body = std::move(body), &stream, issued = issueTime(), work]() mutable {
+        const at::NoGradGuard noGrad;
+        const at::AutoDispatchBelowADInplaceOrView below;
+        const OperatorPace pace(stream, issued, work);
+        body(views);
+      });
 }
 
 Tensor& fill(Tensor& self, const at::Scalar& value) {
@@ -191,7 +195,8 @@ Tensor& add(Tensor& self, const Tensor& other, const at::Scalar& alpha) {
               [number = other.item(), alpha](std::vector<Tensor>& views) { views[0].add_(number, alpha); });
   } else {
     currentStream().synchronize();
-    const OperatorPace pace;
+    OperatorPace pace(currentStream());
+    if (countsWork()) pace.count(workOnTensors({&self, &other}));
     hostView(self).add_(hostView(other), alpha);
   }
   return self;
@@ -204,7 +209,8 @@ Tensor& multiply(Tensor& self, const Tensor& other) {
     enqueueOn({&self}, [number = other.item()](std::vector<Tensor>& views) { views[0].mul_(number); });
   } else {
     currentStream().synchronize();
-    const OperatorPace pace;
+    OperatorPace pace(currentStream());
+    if (countsWork()) pace.count(workOnTensors({&self, &other}));
     hostView(self).mul_(hostView(other));
   }
   return self;
@@ -215,11 +221,13 @@ Tensor& multiply(Tensor& self, const Tensor& other) {
 Tensor convolution(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, Sizes stride,
                    Sizes padding, Sizes dilation, bool transposed, Sizes outputPadding, int64_t groups) {
   currentStream().synchronize();
-  const OperatorPace pace;
+  OperatorPace pace(currentStream());
   std::optional<Tensor> hostBias;
   if (bias && bias->defined()) hostBias = hostView(*bias);
-  return adopt(at::convolution(hostView(input), hostView(weight), hostBias, stride, padding, dilation,
-                               transposed, outputPadding, groups));
+  const Tensor output = at::convolution(hostView(input), hostView(weight), hostBias, stride, padding,
+                                        dilation, transposed, outputPadding, groups);
+  if (countsWork()) pace.count(convolutionWork(input, weight, output, transposed));
+  return adopt(output);
 }
 
 std::tuple<Tensor, Tensor, Tensor> convolutionBackward(const Tensor& gradient, const Tensor& input,
@@ -227,7 +235,9 @@ std::tuple<Tensor, Tensor, Tensor> convolutionBackward(const Tensor& gradient, c
                                                        Sizes dilation, bool transposed, Sizes outputPadding,
                                                        int64_t groups, std::array<bool, 3> mask) {
   currentStream().synchronize();
-  const OperatorPace pace;
+  OperatorPace pace(currentStream());
+  if (countsWork())
+    pace.count(convolutionBackwardWork(gradient, input, weight, transposed, mask[0] + mask[1]));
   const std::vector<int64_t> biasSize{transposed ? weight.size(1) * groups : weight.size(0)};
   const auto [gradInput, gradWeight, gradBias] = at::convolution_backward(
       hostView(gradient), hostView(input), hostView(weight), at::OptionalIntArrayRef(biasSize), stride,

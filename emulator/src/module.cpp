@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <thread>
@@ -13,6 +14,7 @@
 #include "guard.h"
 #include "memory.h"
 #include "pace.h"
+#include "pace_bindings.h"
 #include "stream.h"
 
 namespace kaitian::emulator {
@@ -20,19 +22,20 @@ namespace {
 
 namespace py = pybind11;
 
+/// A pause is as long on the device's clock as in real time.
 void sleepOnStream(double milliseconds) {
-  currentStream().enqueue([milliseconds] {
-    std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds));
+  Stream& stream = currentStream();
+  stream.enqueue([milliseconds, &stream, issued = issueTime()] {
+    const auto pause = std::chrono::duration<double, std::milli>(milliseconds);
+    const auto time = std::chrono::duration_cast<std::chrono::nanoseconds>(pause);
+    const TimePoint end = std::max(stream.clock(), issued) + time;
+    if (modelsTime()) {
+      stream.reachOnClock(end);
+      sleepUntil(end);
+    } else {
+      std::this_thread::sleep_for(time);
+    }
   });
-}
-
-void configurePace(bool measured, double slowness, double copyLatencySeconds, double copyBandwidth,
-                   double linkBandwidth) {
-  TORCH_CHECK(slowness >= 1, "slowness must be at least 1, found ", slowness);
-  TORCH_CHECK(copyLatencySeconds >= 0 && copyBandwidth > 0 && linkBandwidth > 0,
-              "latency must not be negative and bandwidths must be positive");
-  const auto latency = std::chrono::nanoseconds(static_cast<std::int64_t>(copyLatencySeconds * 1e9));
-  setPace({measured, slowness, latency, copyBandwidth, linkBandwidth});
 }
 
 /// What code outside of the emulator makes of a raw device address: a tensor without our allocator behind it.
@@ -58,11 +61,10 @@ PYBIND11_MODULE(_C, m) {
   m.def("park_streams", [] { parkStreams(std::chrono::milliseconds(200)); }, noGil);
   m.def("synchronize", &synchronizeStreams, noGil);
   m.def("sleep_on_stream", &sleepOnStream, noGil, py::arg("milliseconds"));
-  m.def("configure_pace", &configurePace, py::arg("measured"), py::arg("slowness"), py::arg("copy_latency"),
-        py::arg("copy_bandwidth"), py::arg("link_bandwidth"));
   m.def("set_copy_delay",
         [](std::int64_t milliseconds) { setCopyDelay(std::chrono::milliseconds(milliseconds)); });
   m.def("tensor_at", &tensorAt, py::arg("address"), py::arg("sizes"), py::arg("like"));
+  bindPace(m);
   bindCcl(m);
 }
 

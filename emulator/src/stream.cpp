@@ -59,9 +59,22 @@ void Stream::enqueue(Task task) {
 
 void Stream::drain() {
   refuseAfterFork();
+  if (query()) return;
+  const TimePoint begin = issueTime();
+  wait();
+  finishWait(begin, clock());
+}
+
+void Stream::wait() {
   std::unique_lock lock(mutex_);
   const std::uint64_t target = enqueued_;
   progress_.wait(lock, [&] { return done_ >= target; });
+}
+
+void Stream::reachOnClock(TimePoint time) noexcept {
+  TimePoint before = clock_.load();
+  while (before < time && !clock_.compare_exchange_weak(before, time)) {
+  }
 }
 
 void Stream::synchronize() {
@@ -172,11 +185,14 @@ void Event::record(Stream& stream) {
     const std::lock_guard lock(mutex_);
     version = ++recorded_;
   }
-  stream.enqueue([self = shared_from_this(), version] {
+  stream.enqueue([self = shared_from_this(), version, &stream, issued = issueTime()] {
+    // What waits for the event must not begin before the work in front of it ends by the model.
+    const TimePoint end = std::max(stream.clock(), issued);
+    sleepUntil(end);
     {
       const std::lock_guard lock(self->mutex_);
       self->done_ = std::max(self->done_, version);
-      self->time_ = std::chrono::steady_clock::now();
+      self->time_ = modelsTime() ? end : std::chrono::steady_clock::now();
     }
     self->reached_.notify_all();
   });
@@ -194,16 +210,22 @@ void Event::block(Stream& stream) {
     if (done_ >= recorded_) return;
     version = recorded_;
   }
-  stream.enqueue([self = shared_from_this(), version] { self->waitFor(version); });
+  stream.enqueue([self = shared_from_this(), version, &stream] {
+    self->waitFor(version);
+    stream.reachOnClock(self->time());
+  });
 }
 
 void Event::synchronize() {
   std::uint64_t version = 0;
   {
     const std::lock_guard lock(mutex_);
+    if (done_ >= recorded_) return;
     version = recorded_;
   }
+  const TimePoint begin = issueTime();
   waitFor(version);
+  finishWait(begin, time());
 }
 
 bool Event::query() {
@@ -211,7 +233,7 @@ bool Event::query() {
   return done_ >= recorded_;
 }
 
-Event::TimePoint Event::time() {
+TimePoint Event::time() {
   const std::lock_guard lock(mutex_);
   return time_;
 }

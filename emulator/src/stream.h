@@ -6,6 +6,7 @@
 // is per thread. Tasks run on stream threads, which never take the GIL.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -14,6 +15,8 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+
+#include "clock.h"
 
 namespace kaitian::emulator {
 
@@ -36,8 +39,13 @@ class Stream {
   bool query();
   bool idle();
 
+  /// When its modelled work ends, on the device's clock; for those who run that work.
+  TimePoint clock() const noexcept { return clock_.load(); }
+  void reachOnClock(TimePoint time) noexcept;
+
  private:
   void run();
+  void wait();
 
   const std::int64_t id_;
   std::mutex mutex_;
@@ -48,6 +56,7 @@ class Stream {
   std::uint64_t done_ = 0;
   bool running_ = false;
   std::exception_ptr error_;
+  std::atomic<TimePoint> clock_{TimePoint{}};
 };
 
 /// Stream 0 is the default stream; 1..kPooledStreams are the pool; others come from newStream().
@@ -66,14 +75,12 @@ void parkStreams(std::chrono::milliseconds patience);
 /// Recording again moves the event; waits enqueued earlier keep the point they were made for.
 class Event : public std::enable_shared_from_this<Event> {
  public:
-  using TimePoint = std::chrono::steady_clock::time_point;
-
   void record(Stream& stream);
   /// Work enqueued on `stream` from now on waits for the point recorded last.
   void block(Stream& stream);
   void synchronize();
   bool query();
-  /// When the point was reached. REQUIRES: query()
+  /// When the point was reached, on the device's clock. REQUIRES: query()
   TimePoint time();
 
  private:
