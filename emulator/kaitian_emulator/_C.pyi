@@ -8,6 +8,14 @@ def register_device() -> None:
 
 def in_bad_fork() -> bool: ...
 def live_device_bytes() -> int: ...
+def peak_device_bytes() -> int: ...
+def reset_peak_device_bytes() -> None: ...
+def memory_info() -> tuple[int, int]:
+    """Bytes free and in all."""
+
+def describe_device(name: str, memory: int) -> None:
+    """How messages call the device, and its bytes of memory; 0: as much as the host has."""
+
 def park_streams() -> None:
     """Start no more work, for ever; for process exit."""
 

@@ -82,6 +82,14 @@ def _device_context(name: str) -> type:
     return device
 
 
+def _add_memory(module: Any) -> None:
+    # Nothing is cached, so what is allocated is what is reserved.
+    module.memory_allocated = module.memory_reserved = lambda device=None: _C.live_device_bytes()
+    module.max_memory_allocated = module.max_memory_reserved = lambda device=None: _C.peak_device_bytes()
+    module.reset_peak_memory_stats = lambda device=None: _C.reset_peak_device_bytes()
+    module.mem_get_info = lambda device=None: _C.memory_info()
+
+
 def make_device_module(name: str, description: str) -> ModuleType:
     """Make the module that torch shows as `torch.<name>`."""
     module: Any = ModuleType(f"torch.{name}", description)
@@ -106,7 +114,7 @@ def make_device_module(name: str, description: str) -> ModuleType:
     )
     module.set_stream = torch.accelerator.set_stream
     module.empty_cache = lambda: None
-    module.memory_allocated = lambda device=None: _C.live_device_bytes()
+    _add_memory(module)
     # Its kernels are those of the CPU, and so is the generator that they draw from.
     module.manual_seed = torch.default_generator.manual_seed
     module.manual_seed_all = torch.default_generator.manual_seed

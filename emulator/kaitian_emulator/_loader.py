@@ -74,11 +74,13 @@ def _load_first(vendor: Vendor, index: int, pace: Pace | None) -> Loaded:
     events = _speed.events_of(vendor.name, index)
     if events and pace.pace == "off":
         raise ValueError(f"{VARIABLES['events']} needs a pace for {vendor.name}:{index}: set {VARIABLES['slowness']}")
+    memory = _settings.memory_of(vendor.name, index)
     delay = _settings.copy_delay_from_environment()
     _register(vendor)
     from kaitian_emulator import _C
 
     _C.set_copy_delay(delay)
+    _C.describe_device(f"emulated {vendor.name}:{index}", memory or 0)
     _configure(pace)
     _speed.start_script(events)
     return Loaded(vendor, index, pace)

@@ -174,7 +174,7 @@ at::Tensor adopt(const at::Tensor& result) {
   const std::size_t bytes = owner->nbytes();
   Block* block = nullptr;
   if (bytes != 0) {
-    block = adoptBlock(owner->mutable_data(), bytes, currentStream(), [owner]() mutable { owner.reset(); });
+    block = adoptOnDevice(owner->mutable_data(), bytes, [owner]() mutable { owner.reset(); });
   }
   c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, deviceDataPtr(block), deviceAllocator(), true);
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(

@@ -6,7 +6,6 @@
 #include <c10/core/Storage.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
-#include <cstring>
 #include <memory>
 #include <utility>
 
@@ -14,33 +13,6 @@
 
 namespace kaitian::emulator {
 namespace {
-
-class DeviceAllocator final : public c10::Allocator {
- public:
-  c10::DataPtr allocate(std::size_t bytes) override {
-    return deviceDataPtr(bytes == 0 ? nullptr : allocateDeviceBlock(bytes, currentStream()));
-  }
-  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
-  void copy_data(void* target, const void* source, std::size_t bytes) const override {
-    currentStream().synchronize();
-    std::memcpy(toHost(target), toHost(source), bytes);
-  }
-};
-
-class PinnedAllocator final : public c10::Allocator {
- public:
-  c10::DataPtr allocate(std::size_t bytes) override {
-    Block* block = bytes == 0 ? nullptr : allocatePinnedBlock(bytes);
-    return {block == nullptr ? nullptr : block->host, block, &releaseBlock, c10::Device(c10::kCPU)};
-  }
-  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
-  void copy_data(void* target, const void* source, std::size_t bytes) const override {
-    std::memcpy(target, source, bytes);
-  }
-};
-
-DeviceAllocator deviceMemory;
-PinnedAllocator pinnedMemory;
 
 void checkDevice(c10::Device wanted) {
   TORCH_CHECK(wanted.index() <= 0, "no device ", wanted,
@@ -126,14 +98,14 @@ class Hooks final : public at::PrivateUse1HooksInterface {
     return device();
   }
   bool isPinnedPtr(const void* data) const override { return findPinnedBlock(data) != nullptr; }
-  c10::Allocator* getPinnedMemoryAllocator() const override { return &pinnedMemory; }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return pinnedAllocator(); }
 
   void resizePrivateUse1Bytes(const c10::Storage& storage, std::size_t bytes) const override {
     c10::StorageImpl& impl = *storage.unsafeGetStorageImpl();
     TORCH_CHECK(impl.resizable(), "trying to resize storage that is not resizable");
-    c10::DataPtr data = deviceMemory.allocate(bytes);
+    c10::DataPtr data = deviceAllocator()->allocate(bytes);
     const std::size_t kept = std::min(bytes, impl.nbytes());
-    if (kept != 0) deviceMemory.copy_data(data.get(), impl.data(), kept);
+    if (kept != 0) deviceAllocator()->copy_data(data.get(), impl.data(), kept);
     impl.set_data_ptr_noswap(std::move(data));
     impl.set_nbytes(bytes);
   }
@@ -142,16 +114,6 @@ class Hooks final : public at::PrivateUse1HooksInterface {
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)
 
 }  // namespace
-
-c10::Allocator* deviceAllocator() { return &deviceMemory; }
-
-c10::DataPtr deviceDataPtr(Block* block) {
-  return {block == nullptr ? nullptr : toDevice(block->host), block, &releaseBlock, device()};
-}
-
-Block* blockOf(const c10::DataPtr& data) {
-  return data.get_deleter() == &releaseBlock ? static_cast<Block*>(data.get_context()) : nullptr;
-}
 
 c10::Stream toC10(const Stream& stream) { return c10::Stream(c10::Stream::UNSAFE, device(), stream.id()); }
 
@@ -163,7 +125,7 @@ Stream& fromC10(const c10::Stream& stream) {
 
 void registerDevice() {
   static Hooks hooks;
-  c10::SetAllocator(kDeviceType, &deviceMemory);
+  c10::SetAllocator(kDeviceType, deviceAllocator());
   at::RegisterPrivateUse1HooksInterface(&hooks);
 }
 

@@ -1,5 +1,7 @@
 #include "memory.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -26,7 +28,55 @@ PinnedBlocks& pinnedBlocks() {
   return *instance;
 }
 
-std::atomic<std::int64_t> liveBytes{0};  // a statistic, orders nothing
+struct Account {
+  std::mutex mutex;
+  std::string name = "emulated device";
+  std::int64_t limit = 0;  // 0: none
+  std::int64_t live = 0;
+  std::int64_t peak = 0;
+  std::int64_t released = 0;  // of the live bytes: nobody owns them any more, but a stream still uses them
+};
+
+Account& account() {
+  static auto* const instance = new Account;
+  return *instance;
+}
+
+std::size_t hostMemory(int pages) {
+  return static_cast<std::size_t>(sysconf(pages)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+enum class Verdict { kTaken, kLater, kNever };
+
+Verdict tryTake(std::int64_t bytes) {
+  Account& all = account();
+  const std::lock_guard lock(all.mutex);
+  if (all.limit != 0 && all.live + bytes > all.limit) {
+    return all.live - all.released + bytes > all.limit ? Verdict::kNever : Verdict::kLater;
+  }
+  all.live += bytes;
+  all.peak = std::max(all.peak, all.live);
+  return Verdict::kTaken;
+}
+
+/// Counts the bytes in. Waits for the streams if what they are done with by then is enough, as a device with
+/// a caching allocator does.
+void take(std::size_t bytes) {
+  const auto wanted = static_cast<std::int64_t>(bytes);
+  Verdict verdict = tryTake(wanted);
+  if (verdict == Verdict::kLater && !onStreamThread()) {
+    drainStreams();
+    verdict = tryTake(wanted);
+  }
+  if (verdict != Verdict::kTaken) throw OutOfMemory(bytes, memoryInfo());
+}
+
+void changeCounts(std::int64_t live, std::int64_t released) noexcept {
+  Account& all = account();
+  const std::lock_guard lock(all.mutex);
+  all.live += live;
+  all.released += released;
+}
 
 void* allocateHost(std::size_t bytes) {
   void* memory = nullptr;
@@ -39,7 +89,8 @@ void destroy(Block* block) noexcept {
     const std::lock_guard lock(pinnedBlocks().mutex);
     pinnedBlocks().byAddress.erase(static_cast<const char*>(block->host));
   } else {
-    liveBytes.fetch_sub(static_cast<std::int64_t>(block->bytes), std::memory_order_relaxed);
+    const auto bytes = static_cast<std::int64_t>(block->bytes);
+    changeCounts(-bytes, block->released ? -bytes : 0);
   }
   if (block->release) {
     block->release();
@@ -58,20 +109,43 @@ std::vector<Stream*> busyUsers(Block& block) {
   return busy;
 }
 
-}  // namespace
-
-Block* adoptBlock(void* host, std::size_t bytes, Stream& stream, std::function<void()> release) {
+Block* makeBlock(void* host, std::size_t bytes, Stream& stream, std::function<void()> release) {
   auto* block = new Block;
   block->host = host;
   block->bytes = bytes;
   block->release = std::move(release);
   block->users.push_back(&stream);
-  liveBytes.fetch_add(static_cast<std::int64_t>(bytes), std::memory_order_relaxed);
   return block;
 }
 
+}  // namespace
+
+void describeDevice(std::string name, std::size_t memory) {
+  Account& all = account();
+  const std::lock_guard lock(all.mutex);
+  all.name = std::move(name);
+  all.limit = static_cast<std::int64_t>(memory);
+}
+
+std::string deviceName() {
+  Account& all = account();
+  const std::lock_guard lock(all.mutex);
+  return all.name;
+}
+
+Block* adoptBlock(void* host, std::size_t bytes, Stream& stream, std::function<void()> release) {
+  take(bytes);
+  return makeBlock(host, bytes, stream, std::move(release));
+}
+
 Block* allocateDeviceBlock(std::size_t bytes, Stream& stream) {
-  return adoptBlock(allocateHost(bytes), bytes, stream, {});
+  take(bytes);
+  void* host = nullptr;
+  if (posix_memalign(&host, kAlignment, bytes) != 0) {
+    changeCounts(-static_cast<std::int64_t>(bytes), 0);
+    throw OutOfMemory(bytes, memoryInfo());
+  }
+  return makeBlock(host, bytes, stream, {});
 }
 
 Block* allocatePinnedBlock(std::size_t bytes) {
@@ -99,6 +173,10 @@ void releaseBlock(void* context) noexcept {
     destroy(block);
     return;
   }
+  if (!block->pinned) {
+    block->released = true;
+    changeCounts(0, static_cast<std::int64_t>(block->bytes));
+  }
   auto left = std::make_shared<std::atomic<std::size_t>>(busy.size());
   for (Stream* stream : busy) {
     stream->enqueue([block, left] {
@@ -118,6 +196,30 @@ Block* findPinnedBlock(const void* address) {
   return wanted < start + block->bytes ? block : nullptr;
 }
 
-std::int64_t liveDeviceBytes() noexcept { return liveBytes.load(std::memory_order_relaxed); }
+std::int64_t liveDeviceBytes() noexcept {
+  Account& all = account();
+  const std::lock_guard lock(all.mutex);
+  return all.live;
+}
+
+std::int64_t peakDeviceBytes() noexcept {
+  Account& all = account();
+  const std::lock_guard lock(all.mutex);
+  return all.peak;
+}
+
+void resetPeakDeviceBytes() noexcept {
+  Account& all = account();
+  const std::lock_guard lock(all.mutex);
+  all.peak = all.live;
+}
+
+MemoryInfo memoryInfo() {
+  Account& all = account();
+  const std::lock_guard lock(all.mutex);
+  if (all.limit == 0) return {hostMemory(_SC_AVPHYS_PAGES), hostMemory(_SC_PHYS_PAGES)};
+  return {static_cast<std::size_t>(std::max<std::int64_t>(all.limit - all.live, 0)),
+          static_cast<std::size_t>(all.limit)};
+}
 
 }  // namespace kaitian::emulator

@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <new>
+#include <string>
 #include <vector>
 
 namespace kaitian::emulator {
@@ -37,16 +39,34 @@ struct Block {
   void* host = nullptr;
   std::size_t bytes = 0;
   bool pinned = false;
+  bool released = false;          // waits for its users
   std::function<void()> release;  // set if the memory belongs to someone else
   std::mutex mutex;
   std::vector<Stream*> users;
 };
 
-/// Device memory, 64-byte aligned, in use by `stream`. Throws std::bad_alloc.
+struct MemoryInfo {
+  std::size_t free = 0;
+  std::size_t total = 0;
+};
+
+struct OutOfMemory : std::bad_alloc {
+  OutOfMemory(std::size_t wanted, MemoryInfo found) : asked(wanted), memory(found) {}
+  const char* what() const noexcept override { return "the emulated device is out of memory"; }
+
+  std::size_t asked;
+  MemoryInfo memory;
+};
+
+/// How messages call the device, and its memory; 0 is as much as the host has.
+void describeDevice(std::string name, std::size_t memory);
+std::string deviceName();
+
+/// Device memory, 64-byte aligned, in use by `stream`. Throws OutOfMemory.
 Block* allocateDeviceBlock(std::size_t bytes, Stream& stream);
 /// Host memory that copies can use asynchronously, 64-byte aligned.
 Block* allocatePinnedBlock(std::size_t bytes);
-/// Makes device memory of host memory that somebody else made; `release` gives it back.
+/// Makes device memory of host memory that somebody else made; `release` gives it back. Throws OutOfMemory.
 Block* adoptBlock(void* host, std::size_t bytes, Stream& stream, std::function<void()> release);
 
 /// The block is not freed before the work that `stream` has now.
@@ -59,5 +79,9 @@ Block* findPinnedBlock(const void* address);
 
 /// Bytes of device memory that are not freed yet.
 std::int64_t liveDeviceBytes() noexcept;
+/// The largest value of liveDeviceBytes() since the last reset.
+std::int64_t peakDeviceBytes() noexcept;
+void resetPeakDeviceBytes() noexcept;
+MemoryInfo memoryInfo();
 
 }  // namespace kaitian::emulator

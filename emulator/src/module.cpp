@@ -58,6 +58,13 @@ PYBIND11_MODULE(_C, m) {
   });
   m.def("in_bad_fork", &inBadFork);
   m.def("live_device_bytes", &liveDeviceBytes);
+  m.def("peak_device_bytes", &peakDeviceBytes);
+  m.def("reset_peak_device_bytes", &resetPeakDeviceBytes);
+  m.def("memory_info", [] {
+    const MemoryInfo info = memoryInfo();
+    return std::pair(info.free, info.total);
+  });
+  m.def("describe_device", &describeDevice, py::arg("name"), py::arg("memory"));
   m.def("park_streams", [] { parkStreams(std::chrono::milliseconds(200)); }, noGil);
   m.def("synchronize", &synchronizeStreams, noGil);
   m.def("sleep_on_stream", &sleepOnStream, noGil, py::arg("milliseconds"));

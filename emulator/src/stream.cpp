@@ -30,6 +30,7 @@ Registry& registry() {
 }
 
 thread_local Stream* current = nullptr;
+thread_local bool worksStreamOff = false;
 
 std::atomic<bool> parked{false};
 
@@ -98,6 +99,7 @@ bool Stream::idle() {
 }
 
 void Stream::run() {
+  worksStreamOff = true;
   // Modelled durations are tens of microseconds; the default slack of 50 would double them.
   prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
   std::unique_lock lock(mutex_);
@@ -162,10 +164,15 @@ Stream& exchangeCurrentStream(Stream& stream) {
   return before;
 }
 
+bool onStreamThread() noexcept { return worksStreamOff; }
+
+void drainStreams() {
+  for (Stream* stream : allStreams()) stream->drain();
+}
+
 void synchronizeStreams() {
-  const std::vector<Stream*> streams = allStreams();
-  for (Stream* stream : streams) stream->drain();
-  for (Stream* stream : streams) stream->synchronize();
+  drainStreams();
+  for (Stream* stream : allStreams()) stream->synchronize();
 }
 
 void parkStreams(std::chrono::milliseconds patience) {

@@ -66,6 +66,10 @@ Stream& newStream();
 Stream& currentStream();
 /// Sets the current stream of this thread and returns the one before.
 Stream& exchangeCurrentStream(Stream& stream);
+/// Whether this thread is one that works a stream off, and so must not wait for it.
+bool onStreamThread() noexcept;
+/// Waits for all streams, and leaves errors for synchronizeStreams().
+void drainStreams();
 /// Waits for all streams; throws as Stream::synchronize().
 void synchronizeStreams();
 /// Starts no more tasks, for ever, and waits for running ones until they end or the time is over. For process
