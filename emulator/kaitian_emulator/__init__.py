@@ -18,15 +18,18 @@ from kaitian_emulator._loader import (
     set_copy_delay_ms,
     set_pace,
 )
+from kaitian_emulator._power import PowerMode, energy_joules, power_mode, power_modes, set_power_mode
 from kaitian_emulator._settings import Pace, warn_if_crowded
 from kaitian_emulator._speed import advance_step, set_speed, speed
 
 __all__ = [
     "Pace",
     "PaceReport",
+    "PowerMode",
     "advance_step",
     "create_ccl",
     "describe",
+    "energy_joules",
     "fault",
     "live_bytes",
     "load",
@@ -35,8 +38,11 @@ __all__ = [
     "load_gamma",
     "logical_index",
     "pace_report",
+    "power_mode",
+    "power_modes",
     "set_copy_delay_ms",
     "set_pace",
+    "set_power_mode",
     "set_speed",
     "sleep",
     "speed",

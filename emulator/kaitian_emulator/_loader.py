@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.utils.backend_registration import generate_methods_for_privateuse1_backend, rename_privateuse1_backend
 
-from kaitian_emulator import _settings, _speed
+from kaitian_emulator import _power, _settings, _speed
 from kaitian_emulator._environment import VARIABLES
 from kaitian_emulator._vendors import VENDORS, Vendor
 
@@ -72,8 +72,10 @@ def _load_first(vendor: Vendor, index: int, pace: Pace | None) -> Loaded:
     # All settings are read before anything changes: a bad one must not leave half a device.
     pace = pace or _settings.pace_of(vendor.name, index)
     events = _speed.events_of(vendor.name, index)
-    if events and pace.pace == "off":
-        raise ValueError(f"{VARIABLES['events']} needs a pace for {vendor.name}:{index}: set {VARIABLES['slowness']}")
+    modes = _power.modes_of(vendor.name, index)
+    for key, wanted in (("events", events), ("power", modes)):
+        if wanted and pace.pace == "off":
+            raise ValueError(f"{VARIABLES[key]} needs a pace for {vendor.name}:{index}: set {VARIABLES['slowness']}")
     memory = _settings.memory_of(vendor.name, index)
     delay = _settings.copy_delay_from_environment()
     _register(vendor)
@@ -83,6 +85,7 @@ def _load_first(vendor: Vendor, index: int, pace: Pace | None) -> Loaded:
     _C.describe_device(f"emulated {vendor.name}:{index}", memory or 0)
     _configure(pace)
     _speed.start_script(events)
+    _power.start_meter(modes)
     return Loaded(vendor, index, pace)
 
 

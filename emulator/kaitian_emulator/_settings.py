@@ -30,8 +30,8 @@ class Pace:
 
     `nominal`: an operator takes (`fixed` seconds + its floating point operations / `flop_rate` + the bytes that it
     reads and writes / `byte_rate`) times `slowness`, whatever the cores are busy with. First dimensions count as
-    rounded up to a multiple of `staircase`. The defaults are those of `python -m kaitian_emulator calibrate` for one
-    core of a machine that is not fast, so that real work fits into them.
+    rounded up to a multiple of `staircase`. The defaults leave room for real work on one core of a server: see
+    `python -m kaitian_emulator calibrate`.
     """
 
     pace: PaceName = "off"
@@ -40,8 +40,8 @@ class Pace:
     copy_bandwidth: float = 12e9
     link_bandwidth: float = 50e9
     fixed: float = 50e-6
-    flop_rate: float = 20e9
-    byte_rate: float = 4e9
+    flop_rate: float = 15e9
+    byte_rate: float = 3e9
     staircase: int = 1
 
     def __post_init__(self) -> None:

@@ -254,3 +254,16 @@ def test_work_that_does_not_fit_is_reported(place: Rank) -> None:
         report = kaitian_emulator.pace_report()
     assert report.lag_seconds > 0.4
     assert report.lost_seconds > 0.1
+
+
+@on(ALPHA)
+def test_calibrated_pace_holds(place: Rank) -> None:
+    import kaitian_emulator
+    from kaitian_emulator._calibrate import calibrate
+
+    pace = calibrate()
+    assert pace.pace == "nominal"
+    assert 0 < pace.fixed < 0.1
+    assert 1e6 < pace.flop_rate < 1e13
+    assert 1e6 < pace.byte_rate < 1e13
+    assert kaitian_emulator.pace_report().lag_seconds == 0

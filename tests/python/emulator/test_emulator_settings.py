@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kaitian_emulator._power import PowerMode, modes_of
 from kaitian_emulator._settings import Pace, memory_of, pace_of
 from kaitian_emulator._speed import SpeedEvent, events_of
 
@@ -19,7 +20,7 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _read_all() -> None:
-    for read in (pace_of, memory_of, events_of):
+    for read in (pace_of, memory_of, events_of, modes_of):
         read("alpha", 0)
 
 
@@ -68,6 +69,13 @@ def test_sizes_of_memory(monkeypatch: pytest.MonkeyPatch, text: str, size: int) 
     assert memory_of("beta", 1) is None
 
 
+def test_power_of_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KAITIAN_EMULATOR_POWER", "alpha=max:1.0:30:5/eco:1.6:14:4,beta:1=only:1:8:2")
+    assert modes_of("alpha", 3) == (PowerMode("max", 1, 30, 5), PowerMode("eco", 1.6, 14, 4))
+    assert modes_of("beta", 1) == (PowerMode("only", 1, 8, 2),)
+    assert modes_of("beta", 0) == ()
+
+
 def test_events_of_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KAITIAN_EMULATOR_EVENTS", "alpha:0@200=0.4,alpha@12.5s=0.5, alpha:0@400=1.0,beta@1=0.1")
     slow, timed, well = SpeedEvent("step", 200, 0.4), SpeedEvent("second", 12.5, 0.5), SpeedEvent("step", 400, 1.0)
@@ -81,6 +89,7 @@ FILE = """
 slowness = 7
 pace = "nominal"
 memory = "256MiB"
+power = ["max:1:30:5", "eco:1.6:14:4"]
 events = ["200=0.4", "12.5s=1"]
 
 ["alpha:1"]
@@ -98,6 +107,7 @@ def test_file_describes_a_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert pace_of("alpha", 1) == Pace("nominal", slowness=9, fixed=100e-6, staircase=8)
     assert pace_of("beta", 0) == Pace()
     assert memory_of("alpha", 1) == 256 << 20
+    assert modes_of("alpha", 0) == (PowerMode("max", 1, 30, 5), PowerMode("eco", 1.6, 14, 4))
     assert events_of("alpha", 1) == [SpeedEvent("step", 200, 0.4), SpeedEvent("second", 12.5, 1.0)]
     monkeypatch.setenv("KAITIAN_EMULATOR_SLOWNESS", "alpha=3")
     assert pace_of("alpha", 1).slowness == 3
@@ -119,6 +129,9 @@ def test_file_describes_a_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         ("EVENTS", "alpha@1.5=0.4", r"must be STEP=FACTOR .*found '1.5=0.4'"),
         ("EVENTS", "alpha@5=0", r"must be STEP=FACTOR .*found '0'"),
         ("EVENTS", "delta@5=1", r"must be for devices .*found 'delta'"),
+        ("POWER", "alpha=max:1:30", r"must be NAME:SLOWNESS:.*found 'max:1:30'"),
+        ("POWER", "alpha=max:1:-3:1", r"must be NAME:SLOWNESS:.*found '-3'"),
+        ("POWER", "alpha=max:1:3:1/max:2:3:1", r"must be modes of different names"),
         ("CONFIG", "nowhere.toml", r"must be the path of a TOML file .*found 'nowhere.toml'"),
     ],
 )
