@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
-#include <optional>
+#include <memory>
+#include <mutex>
 #include <thread>
 
 #include "host_time.h"
@@ -32,32 +33,53 @@ std::atomic<bool> nominal{false};
 std::atomic<nanoseconds> lag{0ns};
 std::atomic<nanoseconds> forgiven{0ns};
 std::atomic<TimePoint> began{TimePoint{}};
-std::atomic<TimePoint> lastContact{TimePoint{}};  // of any host with the device, in real time
 std::atomic<bool> warned{false};
 
-/// What a thread did until its own last contact.
 struct Host {
-  TimePoint contact;
-  HostTime time;
+  HostThread thread;
+  HostTime atContact;  // guarded by Contact::mutex
 };
-thread_local std::optional<Host> host;
+thread_local std::shared_ptr<Host> host;
 
-void contactNow(TimePoint now) {
-  host = Host{now, hostTime()};
-  lastContact = now;
+/// The last one of a host with the device, in real time.
+struct Contact {
+  std::mutex mutex;
+  TimePoint at;
+  std::shared_ptr<Host> by;
+};
+Contact& lastContact() {
+  static auto* const instance = new Contact;
+  return *instance;
 }
 
-/// Of the time since the host's last contact, how much the model leaves out. Another thread may have been the
-/// host until then; this one was waiting for it.
+void contactNow(TimePoint now) {
+  Contact& last = lastContact();
+  const std::lock_guard lock(last.mutex);
+  host->atContact = host->thread.time();
+  last.at = now;
+  last.by = host;
+}
+
+HostTime sinceContact(const Host& one) {
+  const HostTime now = one.thread.time();
+  // A thread that is over has no time any more.
+  return {std::max(now.computing - one.atContact.computing, nanoseconds(0)),
+          std::max(now.queueing - one.atContact.queueing, nanoseconds(0))};
+}
+
+/// Of the time since the last contact, how much the model leaves out. If another thread was the host until
+/// then, as backward follows forward, this one waited for it, and both may have been busy since.
 nanoseconds hiddenSinceContact(TimePoint now) {
-  const nanoseconds gap = std::max(nanoseconds(now - lastContact.load()), 0ns);
-  const HostTime time = hostTime();
-  const nanoseconds computed = time.computing - host->time.computing;
-  const nanoseconds waited = now - host->contact - computed - (time.queueing - host->time.queueing);
-  const nanoseconds waitedForOthers = lastContact.load() - host->contact;
-  const nanoseconds idle = std::clamp<nanoseconds>(waited - waitedForOthers, 0ns, gap);
-  const nanoseconds visible = std::max<nanoseconds>(std::min(computed, gap - idle) - kHidden, 0ns);
-  return gap - idle - visible;
+  Contact& last = lastContact();
+  const std::lock_guard lock(last.mutex);
+  HostTime busy = sinceContact(*host);
+  if (last.by && last.by != host) {
+    const HostTime before = sinceContact(*last.by);
+    busy.computing += before.computing;
+    busy.queueing += before.queueing;
+  }
+  return std::clamp<nanoseconds>(std::min(busy.computing, kHidden) + busy.queueing, 0ns,
+                                 std::max<nanoseconds>(now - last.at, 0ns));
 }
 
 void warnIfHopeless(TimePoint now) {
@@ -86,8 +108,10 @@ void runDeviceClock(bool wanted) {
   lag = 0ns;
   forgiven = 0ns;
   began = now;
-  lastContact = now;
-  host.reset();
+  Contact& last = lastContact();
+  const std::lock_guard lock(last.mutex);
+  last.at = now;
+  last.by = nullptr;
 }
 
 bool modelsTime() noexcept { return nominal.load(std::memory_order_relaxed); }
@@ -104,7 +128,10 @@ TimePoint issueTime() {
 
 void finishOnHost(TimePoint end) {
   // The default slack of the kernel is half of the shortest sleep.
-  if (!host) prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
+  if (!host) {
+    prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
+    host = std::make_shared<Host>();
+  }
   if (end - steady_clock::now() > kShortestSleep) std::this_thread::sleep_until(end);
   const auto now = steady_clock::now();
   setLag(now - end, now);

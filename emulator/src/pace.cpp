@@ -72,13 +72,13 @@ void setCopyDelay(std::chrono::milliseconds delay) { delayMilliseconds = delay.c
 
 OperatorPace::OperatorPace(Stream& stream) : stream_(stream), kind_(currentKind.load()), onHost_(true) {
   if (kind_ == PaceKind::kNominal) start_ = std::max(stream.clock(), issueTime());
-  if (kind_ == PaceKind::kMeasured) used_ = hostTime().computing;
+  if (kind_ == PaceKind::kMeasured) used_ = computingTime();
 }
 
 OperatorPace::OperatorPace(Stream& stream, TimePoint issued, const Work& work)
     : stream_(stream), kind_(currentKind.load()), onHost_(false), work_(work) {
   if (kind_ == PaceKind::kNominal) start_ = std::max(stream.clock(), issued);
-  if (kind_ == PaceKind::kMeasured) used_ = hostTime().computing;
+  if (kind_ == PaceKind::kMeasured) used_ = computingTime();
 }
 
 OperatorPace::~OperatorPace() {
@@ -87,7 +87,7 @@ OperatorPace::~OperatorPace() {
 }
 
 void OperatorPace::finishMeasured() {
-  const nanoseconds used = hostTime().computing - used_;
+  const nanoseconds used = computingTime() - used_;
   const double factor = std::max(1.0, slowness * slowdown(deviceNow()));
   const nanoseconds rest(static_cast<std::int64_t>(static_cast<double>(used.count()) * (factor - 1)));
   addBusy(used + rest);
