@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from kaitian._schedule import Entry, Log
 from kaitian._step_context import StepContext, entered
 from kaitian.balance.channel import Channel, Row
+from kaitian.balance.evaluation import ShardSampler
 from kaitian.balance.leader import Leader
 from kaitian.balance.loader import Loader
 from kaitian.balance.meter import LastGradient, Meter, clock_for
@@ -27,6 +29,9 @@ from kaitian.balance.teller import Display, Teller, ranks_of
 #: Steps between a measurement and the first step for which a decision from it may hold, beyond what loaders issue
 #: ahead: the times of step s are sent at the start of s+2, looked at in s+3, decided entries arrive in s+4.
 LATENCY = 4
+
+#: Part of a batch that ran out of memory which is taken to fit: halves are tried at once, and the plan keeps a reserve.
+MEMORY_RESERVE = 0.8
 
 
 class Balancer:
@@ -102,7 +107,12 @@ class Balancer:
         self._step = 0  # steps of training that are done
         self._epoch, self._epoch_step = 0, 0  # steps of the epoch that are done
         self._issued = -1  # last step for which batches were issued
-        self._cap = 0.0
+        #: The largest micro-batch that this rank's memory is known to hold.
+        self.memory_cap = global_batch if micro_batch is None else micro_batch
+        self._cap = 0.0  # news of it for rank 0
+        self._out_of_memory = False
+        self._data = self._copy = 0.0  # seconds since the last batch
+        self._entered = -1  # last step that has begun
         self._ahead = 0
         self._new: list[Entry] = []
         self._teller = self._make_teller(record, displays) if record is not None or displays else None
@@ -165,6 +175,34 @@ class Balancer:
     def averaged_over(self) -> int:
         """Ranks over which the model averages gradients."""
         return self._model.averaged_over
+
+    def evaluation_loader(self, dataset: Dataset[Any], **options: Any) -> DataLoader[Any]:
+        """Make a loader of this rank's shard of ``dataset``: every sample once over the ranks, nothing repeated.
+
+        Faster ranks get more. Ranks may get unequally many batches; use :class:`kaitian.balance.Mean` for results.
+        """
+        shares = [float(share) for share in self.shares]
+        size = len(dataset)  # type: ignore[arg-type]
+        self._meter.interrupt()
+        return DataLoader(dataset, sampler=ShardSampler(size, self.rank, shares), **options)
+
+    def sync_buffers(self) -> None:
+        """Average floating buffers (running statistics) over the ranks, by their shares; before saving or evaluating.
+
+        The same bits on all ranks afterwards. Buffers of whole numbers are those of the rank with the largest share.
+        """
+        if self.world_size == 1:
+            return
+        share = float(self.shares[self.rank])
+        first = max(range(self.world_size), key=lambda rank: self.shares[rank])
+        with torch.no_grad():
+            for buffer in self._model.module.buffers():
+                if buffer.is_floating_point():
+                    part = buffer * (share / self.global_batch) if share else torch.zeros_like(buffer)
+                    self._model.all_reduce(part)
+                    buffer.copy_(part)
+                else:
+                    self._model.broadcast(buffer, first)
 
     # ---- what one may ask -----------------------------------------------------------------------------------------
 
@@ -245,13 +283,42 @@ class Balancer:
 
         return value
 
-    def _offer(self, piece: Piece, data: float, copy: float, total: Callable[[], float] | None, items: float) -> None:
+    def _add_times(self, data: float, copy: float) -> None:
+        self._data += data
+        self._copy += copy
+
+    def _offer(self, piece: Piece, total: Callable[[], float] | None, items: float) -> None:
         if self._offer_now is not None and self._offer_now.piece.step != piece.step:
             warnings.warn(
                 f"the batch of step {self._offer_now.piece.step} was not used: other ranks wait for its gradients",
                 stacklevel=3,
             )
-        self._offer_now = Offer(piece, data, copy, items, total or (lambda: float(piece.step_items)))
+        self._offer_now = Offer(piece, items, total or (lambda: float(piece.step_items)))
+
+    def _begun(self, piece: Piece) -> bool:
+        return self._entered == piece.step
+
+    def _recovers(self, offer: Offer) -> bool:
+        """After OutOfMemoryError: whether the batch can be tried again in halves.
+
+        Memory runs out where activations are at their most, before the first gradient. Later gradients of a part
+        would count twice, and where forward communicates other ranks do not go forward as often.
+        """
+        piece = offer.piece
+        if self._gradients.seen or self._model.communicates or piece.items < 2 * self._floor:
+            return False
+        self._meter.current.counts = False
+        self._meter.current.pieces.pop()
+        self.memory_cap = min(self.memory_cap, piece.items - 1, max(self._floor, int(piece.items * MEMORY_RESERVE)))
+        self._cap = float(self.memory_cap)
+        self._out_of_memory = True
+        if self.device.type != "cpu":
+            torch.accelerator.empty_cache()
+        return True
+
+    def _take_out_of_memory(self) -> bool:
+        happened, self._out_of_memory = self._out_of_memory, False
+        return happened
 
     def _enter(self, offer: Offer, stack: ExitStack) -> None:
         piece = offer.piece
@@ -259,9 +326,10 @@ class Balancer:
             # A step of another size says nothing about these shares.
             self._meter.begin(piece.step, counts=piece.step_items == self.global_batch)
             self._exchange(piece.step)
+            self._entered = piece.step
         times = self._meter.current
-        times.data += offer.data
-        times.copy += offer.copy
+        times.data, times.copy = times.data + self._data, times.copy + self._copy
+        self._data = self._copy = 0.0
         stack.enter_context(entered(StepContext(piece.counts, None, self._meter.waiting)))
         if not piece.last:
             stack.enter_context(self._model.no_sync())

@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch.utils.data import DataLoader, Dataset
 
+from kaitian.balance.batches import rows, to_device
 from kaitian.balance.stream import Piece, ShareSampler
 
 if TYPE_CHECKING:
     from kaitian.balance.balancer import Balancer
-
-
-def to_device(batch: Any, device: torch.device) -> Any:
-    """Copy every tensor in tuples, lists and mappings; keeps their types."""
-    if isinstance(batch, torch.Tensor):
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, Mapping):
-        return type(batch)({key: to_device(value, device) for key, value in batch.items()})  # type: ignore[call-arg]
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(to_device(value, device) for value in batch))
-    if isinstance(batch, (list, tuple)):
-        return type(batch)(to_device(value, device) for value in batch)
-    return batch
 
 
 class Loader:
@@ -71,9 +59,22 @@ class Loader:
                 local = sum(float(self._count(batch)) for batch, piece, _, _ in group if piece.counts)
                 items = self._balancer._start_sum(local)
             for batch, piece, waited, copied in group:
-                self._balancer._offer(piece, waited, copied, items, self._counted(batch, piece))
-                yield batch
+                self._balancer._add_times(waited, copied)
+                yield from self._parts(batch, piece, items)
         self._balancer._end_epoch(self.epoch)
+
+    def _parts(self, batch: Any, piece: Piece, items: Callable[[], float] | None) -> Iterator[Any]:
+        """The batch, or, while the memory does not hold it, its halves."""
+        if piece.items <= self._balancer.memory_cap:
+            self._balancer._offer(piece, items, self._counted(batch, piece))
+            yield batch
+            if not self._balancer._take_out_of_memory():
+                return
+        middle = (piece.items + 1) // 2
+        first = rows(batch, piece.items, 0, middle)
+        second = rows(batch, piece.items, middle, piece.items)
+        yield from self._parts(first, replace(piece, items=middle, last=False), items)
+        yield from self._parts(second, replace(piece, items=piece.items - middle), items)
 
     def _counted(self, batch: Any, piece: Piece) -> float:
         return float(piece.items if self._count is None else self._count(batch)) if piece.counts else 0.0

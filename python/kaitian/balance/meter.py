@@ -190,6 +190,8 @@ class Meter:
         return self._measured(times) if times.counts else None
 
     def _measured(self, times: StepTimes) -> Measured | None:
+        if any(end is None for _, end in times.pieces):
+            return None  # a pass that failed
         total = self.clock.seconds(times.start, times.next_start)
         pieces = [self.clock.seconds(begin, end) for begin, end in times.pieces]
         waits = [self.clock.seconds(begin, end) for begin, end in times.waits]

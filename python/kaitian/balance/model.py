@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
@@ -81,6 +82,15 @@ class Model:
         made = dist.new_group(ranks, backend=dist.get_backend_config(group), use_local_synchronization=True)
         assert isinstance(made, dist.ProcessGroup)
         return made
+
+    def all_reduce(self, tensor: torch.Tensor) -> None:
+        """Sum over the ranks that train the model."""
+        dist.all_reduce(tensor, group=self._group)
+
+    def broadcast(self, tensor: torch.Tensor, rank: int) -> None:
+        """Take a tensor from a rank of the model's group."""
+        group = self._group or dist.group.WORLD
+        dist.broadcast(tensor, dist.get_global_rank(group, rank), group=self._group)  # type: ignore[arg-type]
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Return a context in which backward only accumulates."""

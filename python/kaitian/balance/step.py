@@ -21,8 +21,6 @@ class Offer:
     """A batch that the loader has handed out and no step has used yet."""
 
     piece: Piece
-    data: float  #: seconds that the caller waited for it
-    copy: float  #: seconds that its copy to the device took the caller
     items: float  #: what it counts for on this rank: samples, or what the loader's ``count`` says
     total: Callable[[], float]  #: of all ranks and micro-batches of the step; may wait
 
@@ -34,6 +32,7 @@ class Step(AbstractContextManager["Step"]):
         self._balancer, self._offer = balancer, offer
         self._stack = ExitStack()
         self._weighed = False
+        self._failed = False
 
     @property
     def piece(self) -> Piece:
@@ -43,7 +42,7 @@ class Step(AbstractContextManager["Step"]):
     @property
     def last(self) -> bool:
         """Whether the optimizer steps after this batch."""
-        return self._offer.piece.last
+        return self._offer.piece.last and not self._failed
 
     @property
     def items(self) -> float:
@@ -80,6 +79,10 @@ class Step(AbstractContextManager["Step"]):
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    ) -> bool:
         self._stack.close()
+        if isinstance(error, torch.OutOfMemoryError) and self._balancer._recovers(self._offer):
+            self._failed = True
+            return True
         self._balancer._exit(self._offer, kind, self._weighed)
+        return False

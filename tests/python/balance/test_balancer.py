@@ -1,0 +1,441 @@
+"""The Balancer in real processes: adapts, resumes, replays, survives small memory, and says what is wrong."""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import Dataset, TensorDataset
+
+import kaitian
+from kaitian.balance import Balancer, Mean, ShardSampler, load_schedule, save_schedule
+from kaitian.balance.batches import rows
+from kaitian.balance.channel import Entries
+from kaitian.balance.state import entries_from
+from kaitian.report.reader import read_run
+from kaitian.schedule import Entry, Log
+from kaitian_testing.matrix import OPTIONS
+from kaitian_testing.pool import Job, Pool
+from kaitian_testing.worker import group
+
+WIDTH = 16
+
+
+def data(samples: int) -> TensorDataset:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(samples, WIDTH, dtype=torch.float64, generator=generator)
+    return TensorDataset(torch.arange(samples), x, torch.randint(0, 4, (samples,), generator=generator))
+
+
+def net(norm: bool = False) -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(WIDTH, 8), nn.BatchNorm1d(8) if norm else nn.Tanh(), nn.Linear(8, 4)).double()
+
+
+class Slow(nn.Module):
+    """Takes `seconds()` per item more, on the host."""
+
+    def __init__(self, inner: nn.Module, seconds: Any) -> None:
+        super().__init__()
+        self.inner, self.seconds = inner, seconds
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(self.seconds() * len(x))
+        return self.inner(x)  # type: ignore[no-any-return]
+
+
+def train(balancer: Balancer, model: nn.Module, dataset: Dataset[Any], epoch: int, steps: int = 10**9) -> list[int]:
+    """Train for an epoch or some steps; the samples that this rank used and that counted."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    used: list[int] = []
+    for index, x, y in balancer.loader(dataset, epoch=epoch):
+        with balancer.step() as step:
+            step.weigh(functional.cross_entropy(model(x), y)).backward()
+        if step.piece.counts:
+            used += index.tolist()
+        if step.last:
+            optimizer.step()
+            optimizer.zero_grad()
+            steps -= 1
+            if not steps:
+                break
+    return used
+
+
+# ---- adapting --------------------------------------------------------------------------------------------------------
+
+
+def throttled(job: Job, folder: str) -> Any:
+    with group(job, **OPTIONS) as device:
+        done = 0
+        slowness = [1e-3, 1e-3, 4e-3][job.rank]
+
+        def seconds() -> float:
+            return slowness * (3 if job.rank == 1 and done >= 60 else 1)
+
+        model = DistributedDataParallel(Slow(net(), seconds).to(device))
+        balancer = Balancer(model, 24, record=folder)
+        dataset = data(24 * 20)
+        for epoch in range(6):
+            train(balancer, model, dataset, epoch)
+            done += 20
+        balancer.close()
+        entries = [(e.start, e.shares, e.reason) for e in balancer.schedule]
+        return entries, balancer.shares, [p.detach().cpu() for p in model.parameters()]
+
+
+def test_a_throttled_device_gets_less_and_the_record_says_why(pool: Pool, tmp_path: Path) -> None:
+    ranks = pool.run(["alpha", "cpu", "beta"], throttled, str(tmp_path), timeout=120)
+    entries = ranks[0][0]
+    before = next(shares for start, shares, _ in reversed(entries) if start <= 60)
+    after = entries[-1][1]
+    assert before[0] > 2 * before[2]  # four times as fast
+    assert before[1] > 2 * before[2]
+    assert after[1] < before[1] / 1.8  # three times as slow as it was
+    for rank in ranks:
+        assert [(start, shares) for start, shares, _ in rank[0]] == [(start, shares) for start, shares, _ in entries]
+        assert all(torch.equal(a, b) for a, b in zip(rank[2], ranks[0][2], strict=True))
+    run = read_run(tmp_path)
+    slowed = [event for event in run.events if event.kind == "slowed" and event.rank == 1]
+    assert slowed
+    assert 60 <= slowed[0].step <= 75
+    assert any("cpu slowed to" in schedule.reason for schedule in run.schedules)
+
+
+# ---- the same data and the same model, whatever happens -------------------------------------------------------------
+
+
+def interrupted(job: Job, state: dict[str, Any] | None, weights: Any, steps: int) -> Any:
+    with group(job, **OPTIONS) as device:
+        model = DistributedDataParallel(net().to(device))
+        balancer = Balancer(model, 16, seed=5)
+        if state is not None:
+            balancer.load_state_dict(state)
+            model.module.load_state_dict(weights)
+        epoch = balancer.state_dict()["epoch"]
+        used = train(balancer, model, data(150), epoch, steps)
+        kept = {name: value.cpu() for name, value in model.module.state_dict().items()}
+        return used, balancer.state_dict(), kept
+
+
+def test_a_run_resumes_in_another_world_and_uses_every_sample_once(pool: Pool) -> None:
+    used: list[int] = []
+    state, weights = None, None
+    for layout, steps in ((["cpu", "alpha"], 3), (["cpu", "alpha", "beta"], 4), (["cpu"], 10**9)):
+        ranks = pool.run(layout, interrupted, state, weights, steps, timeout=120)
+        state, weights = ranks[0][1], ranks[0][2]
+        used += [index for rank in ranks for index in rank[0]]
+    assert sorted(used) == list(range(150))
+    assert state is not None
+    assert (state["epoch"], state["epoch_step"], state["step"]) == (1, 0, 10)
+
+
+def replayed(job: Job, rows: list[dict[str, Any]] | None) -> Any:
+    with group(job, **OPTIONS) as device:
+        model = DistributedDataParallel(net().to(device))
+        balancer = Balancer(model, 16, replay=entries_from(rows) if rows else None)
+        for epoch in range(5):
+            train(balancer, model, data(150), epoch)
+        return balancer.state_dict()["schedule"], [p.detach().cpu() for p in model.parameters()]
+
+
+def test_a_replayed_schedule_gives_the_same_bits(pool: Pool) -> None:
+    first = pool.run(["cpu", "alpha"], replayed, None, timeout=120)
+    again = pool.run(["cpu", "alpha"], replayed, first[0][0], timeout=120)
+    assert len(first[0][0]) > 3
+    assert [row["shares"] for row in again[0][0]] == [row["shares"] for row in first[0][0]]
+    assert all(torch.equal(a, b) for a, b in zip(first[0][1], again[1][1], strict=True))
+
+
+class SmallMemory(nn.Module):
+    """Raises torch's error beyond some items, as a device does at the end of forward."""
+
+    def __init__(self, inner: nn.Module, most: int) -> None:
+        super().__init__()
+        self.inner, self.most = inner, most
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.inner(x)
+        if len(x) > self.most:
+            raise torch.OutOfMemoryError(f"{len(x)} items")
+        return y  # type: ignore[no-any-return]
+
+
+def out_of_memory(job: Job, small: bool) -> Any:
+    with group(job, **OPTIONS) as device:
+        most = 5 if small and job.rank == 1 else 10**9
+        model = DistributedDataParallel(SmallMemory(net(), most).to(device))
+        balancer = Balancer(model, 24)
+        used = []
+        for epoch in range(3):
+            used.append(train(balancer, model, data(24 * 15 + 7), epoch))
+        last = balancer.schedule[-1]
+        pieces = [-(-s // p) for s, p in zip(last.shares, last.micro_batches, strict=True)]
+        return used, pieces, [p.detach().cpu() for p in model.parameters()]
+
+
+def test_a_rank_that_runs_out_of_memory_goes_on_with_smaller_batches(pool: Pool) -> None:
+    ranks = pool.run(["alpha", "cpu"], out_of_memory, True, timeout=120)
+    for epoch in range(3):
+        assert sorted(ranks[0][0][epoch] + ranks[1][0][epoch]) == list(range(24 * 15 + 7))
+    assert ranks[0][1][1] <= 5  # the plan knows
+    whole = pool.run(["alpha", "cpu"], out_of_memory, False, timeout=120)
+    for a, b in zip(ranks[0][2], whole[0][2], strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)  # the model does not notice
+
+
+# ---- evaluation ------------------------------------------------------------------------------------------------------
+
+
+def evaluated(job: Job) -> Any:
+    with group(job, **OPTIONS) as device:
+        model = DistributedDataParallel(net(norm=True).to(device))
+        balancer = Balancer(model, 24, fixed_shares=[15, 7, 2])
+        train(balancer, model, data(48), 0)
+        own = [b.detach().cpu().clone() for b in model.module.buffers()]
+        balancer.sync_buffers()
+        buffers = [b.detach().cpu() for b in model.module.buffers()]
+        model.eval()
+        seen, mean = [], Mean()
+        for index, x, y in balancer.evaluation_loader(data(31), batch_size=4):
+            seen += index.tolist()
+            with torch.no_grad():
+                mean.update(functional.cross_entropy(model.module(x.to(device)), y.to(device)), len(index))
+        return seen, mean.compute(), own, buffers
+
+
+def test_evaluation_is_exact_and_unpadded(pool: Pool) -> None:
+    ranks = pool.run(["alpha", "cpu", "cpu"], evaluated)
+    assert [index for rank in ranks for index in rank[0]] == list(range(31))
+    assert len({rank[1] for rank in ranks}) == 1
+    mixed = sum(share * rank[2][0] for share, rank in zip([15, 7, 2], ranks, strict=True)) / 24
+    for rank in ranks:
+        torch.testing.assert_close(rank[3][0], mixed)
+        assert all(torch.equal(a, b) for a, b in zip(rank[3], ranks[0][3], strict=True))
+    model = net(norm=True)
+    for buffer, value in zip(model.buffers(), ranks[0][3], strict=True):
+        buffer.copy_(value)
+    del model  # parameters were trained: only the items are compared below
+    assert 0 < ranks[0][1] < 10
+
+
+def test_shards_are_every_index_once() -> None:
+    shards = [list(ShardSampler(23, rank, [5.0, 0.0, 2.0])) for rank in range(3)]
+    assert [index for shard in shards for index in shard] == list(range(23))
+    assert shards[1] == []
+    with pytest.raises(ValueError, match="0 <= rank < 2, found 5, 2"):
+        ShardSampler(5, 2, [1, 1])
+
+
+def test_a_mean_of_nothing_is_an_error() -> None:
+    with pytest.raises(ValueError, match="expected items on some rank"):
+        Mean().compute()
+    with pytest.raises(ValueError, match="items: expected >= 0, found -1"):
+        Mean().update(1.0, -1)
+    mean = Mean()
+    mean.update(2.0, 3)
+    mean.update(5.0, 1, summed=True)
+    mean.update(float("nan"), 0)
+    assert mean.compute() == 11 / 4
+
+
+# ---- alone, without processes ---------------------------------------------------------------------------------------
+
+
+def test_one_rank_needs_no_process_group() -> None:
+    model = net()
+    balancer = Balancer(model, 16)
+    assert sorted(train(balancer, model, data(40), 0)) == list(range(40))
+    assert balancer.shares == [16]
+
+
+def test_a_schedule_goes_to_a_file_and_back(tmp_path: Path) -> None:
+    entries = [
+        Entry(decided=-1, start=0, shares=[4, 4], micro_batches=[1, 2], reason="begin"),
+        Entry(decided=3, start=9, shares=[6, 2], micro_batches=[3, 1], predicted=0.25, reason="rank 1 slowed"),
+    ]
+    save_schedule(tmp_path / "log", entries)
+    again = load_schedule(tmp_path / "log")
+    assert [(e.decided, e.start, e.shares, e.micro_batches, e.predicted, e.reason) for e in again] == [
+        (e.decided, e.start, e.shares, e.micro_batches, e.predicted, e.reason) for e in entries
+    ]
+    path = tmp_path / "log"
+    path.write_text(path.read_text().replace('"version": 1', '"version": 2'))
+    with pytest.raises(ValueError, match=r"log, line 1: expected the header of a schedule, version 1"):
+        load_schedule(path)
+    path.write_text("{torn")
+    with pytest.raises(ValueError, match=r"line 1: expected JSON, found '\{torn'"):
+        load_schedule(path)
+
+
+def test_entries_travel_as_numbers() -> None:
+    packing = Entries(3)
+    entry = Entry(decided=5, start=12, shares=[7, 0, 9], micro_batches=[2, 1, 3], predicted=0.125, reason="x")
+    (found,) = packing.unpack(packing.pack([entry]))
+    assert (found.decided, found.start, found.shares, found.micro_batches, found.predicted) == (
+        5,
+        12,
+        [7, 0, 9],
+        [2, 1, 3],
+        0.125,
+    )
+    with pytest.raises(ValueError, match="at most 8 per step, found 9"):
+        packing.pack([entry] * 9)
+
+
+def test_batches_are_cut_part_by_part() -> None:
+    batch = {"x": torch.arange(5), "pair": (torch.arange(10).view(5, 2), ["a", "b", "c", "d", "e"])}
+    half = rows(batch, 5, 2, 5)
+    assert half["x"].tolist() == [2, 3, 4]
+    assert half["pair"][1] == ["c", "d", "e"]
+    with pytest.raises(ValueError, match="a batch of 5 items cannot be cut: it holds a float"):
+        rows((torch.arange(5), 1.0), 5, 0, 2)
+
+
+# ---- bad input -------------------------------------------------------------------------------------------------------
+
+
+def refused(job: Job) -> dict[str, str]:
+    """Messages of what must fail in the same way on every rank, in one group that stays usable."""
+    messages: dict[str, str] = {}
+
+    def attempt(name: str, call: Any) -> None:
+        try:
+            call()
+        except (ValueError, RuntimeError) as error:
+            messages[name] = str(error)
+
+    with group(job, **OPTIONS) as device:
+        model = DistributedDataParallel(net().to(device))
+        attempt("plain model", lambda: Balancer(net().to(device), 8))
+        attempt("unlike batch", lambda: Balancer(model, 8 + job.rank))
+        attempt("no batch", lambda: Balancer(model, 0))
+        attempt("small caps", lambda: Balancer(model, 24, micro_batch=4, micro_batches=1))
+        attempt("cap below floor", lambda: Balancer(model, 24, floor=4, micro_batch=3))
+        attempt("unlike shares", lambda: Balancer(model, 24, fixed_shares=[5, 6]))
+        attempt("another world", lambda: Balancer(model, 24, fixed_shares=[8, 8, 8]))
+        attempt("share below floor", lambda: Balancer(model, 24, floor=3, fixed_shares=[22, 2]))
+        attempt("all without work", lambda: Balancer(model, 24, fixed_shares=[0, 0]))
+        foreign = [Entry(decided=-1, start=0, shares=[8, 8, 8], micro_batches=[1, 1, 1])]
+        attempt("foreign log", lambda: Balancer(model, 24, replay=foreign))
+        attempt("foreign profile", lambda: Balancer(model, 24, profile=[[(4, 0.1)]] * 3))
+        balancer = Balancer(model, 4)
+        attempt("unlike data", lambda: balancer.loader(data(30 + job.rank)))
+        attempt("sampler", lambda: balancer.loader(data(30), batch_size=4))
+        attempt("iterable", lambda: balancer.loader(iter([1])))  # type: ignore[arg-type]
+        attempt("no batch yet", balancer.step)
+        attempt("foreign state", lambda: balancer.load_state_dict({"version": 1, "global_batch": 5}))
+        batches = iter(balancer.loader(data(30)))
+        _, x, y = next(batches)
+
+        def unweighed() -> None:
+            with balancer.step():
+                functional.cross_entropy(model(x), y).backward()
+
+        attempt("not weighed", unweighed)
+        _, x, y = next(batches)
+
+        def skipped() -> None:
+            with balancer.step() as step:
+                step.weigh(functional.cross_entropy(model(x), y))
+
+        attempt("no backward", skipped)
+        _, x, y = next(batches)
+
+        def vector() -> None:
+            with balancer.step() as step:
+                step.weigh(functional.cross_entropy(model(x), y, reduction="none"))
+
+        attempt("vector loss", vector)
+        dist.barrier()
+    return messages
+
+
+EXPECTED = {
+    "plain model": "model: expected one in DistributedDataParallel or sharded by fully_shard, found Sequential",
+    "unlike batch": "argument global_batch: expected the same on all ranks, found [8, 9]",
+    "no batch": "argument global_batch: expected a positive number, found 0",
+    "small caps": "a batch of 24 items does not fit: the caps of all ranks sum to 8",
+    "cap below floor": "argument micro_batch: expected at least the floor of 4 items, found [3, 3] by rank",
+    "unlike shares": "expected shares that sum to the global batch 24, found 11",
+    "another world": "expected shares and micro-batches of 2 ranks, found 3",
+    "share below floor": "expected shares of 0 or at least the floor 3, found [22, 2]",
+    "all without work": "expected shares that sum to the global batch 24, found 0",
+    "foreign log": "expected shares and micro-batches of 2 ranks, found 3 and 3",
+    "foreign profile": "profile: expected 2 ranks, found 3",
+    "unlike data": "argument dataset: expected the same length on all ranks, found [30, 31]",
+    "sampler": "argument batch_size: the balancer chooses the batches",
+    "iterable": "argument dataset: expected one with a length",
+    "no batch yet": "expected one call per batch of balancer.loader(), found no batch to use",
+    "foreign state": "load_state_dict: global_batch: expected 4, found 5",
+    "not weighed": "expected `loss = step.weigh(loss)` before backward, found none",
+    "no backward": "expected a backward pass through the model in `with balancer.step()`, found none",
+    "vector loss": "argument loss: expected a scalar, found shape",
+}
+
+
+def test_bad_input_is_named_on_every_rank(pool: Pool) -> None:
+    for messages in pool.run(["cpu", "alpha"], refused, timeout=120):
+        for name, text in EXPECTED.items():
+            assert text in messages.get(name, "no error"), (name, messages.get(name))
+
+
+def few(job: Job) -> Any:
+    """A global batch and a data set that are smaller than the world."""
+    with group(job, **OPTIONS) as device:
+        model = DistributedDataParallel(net().to(device))
+        return train(Balancer(model, 2), model, data(5), 0), train(Balancer(model, 64), model, data(2), 0)
+
+
+def test_fewer_items_than_ranks_leave_ranks_without_work(pool: Pool) -> None:
+    ranks = pool.run(["cpu", "alpha", "beta"], few, timeout=120)
+    assert sorted(index for rank in ranks for index in rank[0]) == list(range(5))
+    assert sorted(index for rank in ranks for index in rank[1]) == [0, 1]
+
+
+class Raises(Dataset[int]):
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> int:
+        raise OSError(f"sample {index} is gone")
+
+
+def test_an_error_in_a_worker_process_reaches_the_caller() -> None:
+    balancer = Balancer(net(), 8)
+    with pytest.raises(OSError, match="is gone"), nullcontext():
+        next(iter(balancer.loader(Raises(), num_workers=1)))
+
+
+def not_finite(job: Job) -> Any:
+    with group(job, **OPTIONS) as device:
+        model = DistributedDataParallel(net().to(device))
+        balancer = Balancer(model, 8)
+        for _, x, y in balancer.loader(data(8)):
+            with balancer.step() as step:
+                loss = functional.cross_entropy(model(x), y)
+                step.weigh(loss * (float("nan") if job.rank == 0 else 1)).backward()
+        return [bool(p.grad.isfinite().any()) for p in model.parameters() if p.grad is not None]
+
+
+def test_a_loss_that_is_not_finite_is_seen_alike_by_all_ranks(pool: Pool) -> None:
+    """As in one process: the gradient is not finite, on every rank, so that all can skip the step together."""
+    for rank in pool.run(["cpu", "alpha"], not_finite):
+        assert rank == [False] * 4
+
+
+def test_the_log_is_of_one_world() -> None:
+    with pytest.raises(ValueError, match="of 2 ranks, found 3 and 3"):
+        Log(2, 9).append(Entry(decided=-1, start=0, shares=[3, 3, 3], micro_batches=[1, 1, 1]))
+
+
+def test_the_balancer_is_part_of_the_package() -> None:
+    assert kaitian.Balancer is Balancer
