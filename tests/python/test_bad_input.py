@@ -512,13 +512,13 @@ def wrong_options(job: Job) -> None:
     expect(TypeError, "chunk_byte|incompatible", kaitian.Options, chunk_byte=1)
 
 
-def unlike_options(job: Job) -> str:
+def unlike_options(job: Job, name: str, values: tuple[Any, Any]) -> str:
     return not_made(
         job,
         dist.DistBackendError,
-        r"rank 1 \(.*, pid \d+\) has settings 'deterministic=True; .*', rank 0 \(.*\) has 'deterministic=False; .*'. "
+        rf"rank 1 \(.*, pid \d+\) has settings '.*{name}={values[1]};.*', rank 0 \(.*\) has '.*{name}={values[0]};.*'. "
         "Pass the same options on all ranks",
-        pg_options=kaitian.Options(deterministic=job.rank == 1),
+        pg_options=kaitian.Options(**{name: values[job.rank]}),
     )
 
 
@@ -532,8 +532,12 @@ def test_options_of_another_type_or_value_are_refused(pool: Pool) -> None:
     pool.run(["cpu"], wrong_sizes)
 
 
-def test_options_that_differ_between_ranks_are_refused_on_all(pool: Pool) -> None:
-    first, second = pool.run(["alpha", "cpu"], unlike_options)
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("deterministic", (False, True)), ("chunk_bytes", (8192, 16384)), ("direct_bytes", (1024, 2048))],
+)
+def test_options_that_differ_between_ranks_are_refused_on_all(pool: Pool, name: str, values: tuple[Any, Any]) -> None:
+    first, second = pool.run(["alpha", "cpu"], unlike_options, name, values)
     assert first == second
 
 

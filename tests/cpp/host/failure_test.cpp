@@ -141,6 +141,20 @@ TEST(Failure, WhenARankLeavesWhileAnotherCallsAnOperation_TheCallerIsTold) {
       << failure.message();
 }
 
+TEST(Failure, WhenAllOthersLeave_AReceiveFromAnySourceIsTold) {
+  const Status failure = commonFailure(oneHost(3), {0}, [](RankContext& context) {
+    if (context.rank != 0) {
+      context.group->close();
+      return;
+    }
+    static std::byte data{};
+    context.group->receive(HostGroup::kAnySource, 0, &data, 1);
+  });
+  EXPECT_EQ(failure.code(), Code::peerLost);
+  EXPECT_NE(failure.message().find("while rank 0 waits for a message from any rank"), std::string::npos)
+      << failure.message();
+}
+
 TEST(Goodbye, WhenTheSenderLeavesAtOnce_ASlowReceiverStillGetsEverything) {
   std::vector<std::byte> sent(3 << 20, std::byte{7}), received(3 << 20);
   runRanks(oneHost(2), [&](RankContext& context) {
@@ -245,6 +259,22 @@ TEST(Frames, WhenAPeerSendsNonsense_TheGroupFailsAndNamesIt) {
     puppet.group->fail({Code::aborted, "end of the test"});
   }
   EXPECT_GT(failed, 1000) << "seed " << seed;
+}
+
+TEST(Frames, WhenAPieceIsLongerThanItsMessage_IsRefusedBeforeItIsWritten) {
+  Puppet puppet;
+  std::vector<std::byte> data(16);
+  puppet.group->receive(0, 4, data.data(), 8);
+  puppet.drive();
+  puppet.send(encode(net::FrameHeader{net::FrameType::message, 0, 16, 4, 0}));
+  puppet.send(std::vector<std::byte>(16, std::byte{7}));
+  puppet.drive();
+  EXPECT_EQ(puppet.group->status().code(), Code::internal);
+  EXPECT_EQ(puppet.group->status().culprit(), 0);
+  EXPECT_NE(puppet.group->status().message().find("a piece of 16 bytes of message 0 with tag 4 came, but 8"),
+            std::string::npos)
+      << puppet.group->status().message();
+  EXPECT_EQ(data, std::vector<std::byte>(16));
 }
 
 TEST(Frames, WhenTooLong_AreRefusedBeforeTheyAreRead) {

@@ -1,5 +1,6 @@
 // Who gets a connection, and who does not.
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <thread>
@@ -130,6 +131,48 @@ TEST_F(Greeting, WhenStrangersTalkNonsenseOrNothing_RanksStillGetIn) {
   EXPECT_TRUE(accepted(hello(0), kSecret)) << "seed " << seed;
   EXPECT_TRUE(accepted(hello(1), kSecret)) << "seed " << seed;
   EXPECT_TRUE(missing().empty());
+}
+
+TEST_F(Greeting, WhenManyStrangersStaySilent_TheNewestPushOutTheOldest) {
+  constexpr int kMore = 150;
+  const auto begun = Clock::now();
+  for (int i = 0; i < kMore; ++i) sockets_.push_back(dial(listener_->address()));
+  std::byte byte{};
+  EXPECT_EQ(recv(sockets_.front().get(), &byte, 1, 0), 0);
+  EXPECT_LT(Clock::now() - begun, std::chrono::seconds(4)) << "before its time to greet is over";
+  EXPECT_EQ(recv(sockets_.back().get(), &byte, 1, MSG_DONTWAIT), -1);
+}
+
+TEST_F(Greeting, WhenAStrangerStaysSilent_IsClosed) {
+  sockets_.push_back(dial(listener_->address()));
+  std::byte byte{};
+  EXPECT_EQ(recv(sockets_.front().get(), &byte, 1, 0), 0);
+}
+
+/// The first attempt may have met a process that hangs, or a packet may have been lost.
+TEST(Connect, WhenAPeerAcceptsButDoesNotAnswer_IsAskedAgain) {
+  const Socket silent(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  Address address = parseAddress("127.0.0.1:1").value();
+  reinterpret_cast<sockaddr_in*>(&address.storage)->sin_port = 0;
+  ASSERT_EQ(bind(silent.get(), address.get(), address.size()), 0);
+  ASSERT_EQ(listen(silent.get(), 8), 0);
+  socklen_t size = sizeof address.storage;
+  ASSERT_EQ(getsockname(silent.get(), address.get(), &size), 0);
+  const timeval limit{9, 0};
+  setsockopt(silent.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  auto listener = Listener::create({"", "127.0.0.1"}).value();
+  const World world = test::makeWorld(test::oneHost(2), {listener->address(), toString(address)});
+  std::thread connecting([&] {
+    auto poller = Poller::create().value();
+    GroupOptions options;
+    options.deadline = Clock::now() + milliseconds(7'000);
+    EXPECT_EQ(connect(world, listener, *poller, options).status().code(), Code::timeout);
+  });
+  const Socket first(accept(silent.get(), nullptr, nullptr));
+  EXPECT_TRUE(first.valid());
+  const Socket second(accept(silent.get(), nullptr, nullptr));
+  EXPECT_TRUE(second.valid());
+  connecting.join();
 }
 
 TEST(Connect, WhenAPeerIsNotThere_NamesItAndItsAddress) {

@@ -83,6 +83,20 @@ TEST(Timeout, WhenARankDoesNotCall_NamesIt) {
   });
 }
 
+TEST(Timeout, WhileOperationsBeforeItFinish_DoesNotPass) {
+  constexpr milliseconds kStep{500}, kTimeout{1'500};
+  constexpr int kCalls = 4;  // the last one finishes after its own deadline
+  runRelay(shapeOf("cpu,cpu"), [&](RelayRank& rank) {
+    std::vector<std::unique_ptr<Call>> calls;
+    for (int i = 0; i < kCalls; ++i) {
+      if (rank.rank == 1) std::this_thread::sleep_for(kStep);
+      calls.push_back(std::make_unique<Call>(sum(10), rank));
+      calls.back()->submit(rank.group(), kTimeout);
+    }
+    for (const auto& call : calls) EXPECT_EQ(call->check(), "");
+  });
+}
+
 TEST(Timeout, OfAReceive_NamesThePeer) {
   const RelayShape shape = failing("a,cpu");
   std::latch left(shape.worldSize());
@@ -145,6 +159,20 @@ TEST(VendorConnect, ThatFails_IsTheSameErrorOnAllRanks) {
   });
 }
 
+TEST(VendorConnect, ThatOneMemberDoesNotBegin_NamesThatMember) {
+  const RelayShape shape = failing("a,a,cpu");
+  std::latch left(shape.worldSize());
+  runRelay(shape, [&](RelayRank& rank) {
+    if (rank.rank == 0) {
+      const Status status = rank.group().activate(milliseconds(300)).status();
+      EXPECT_EQ(status.code(), Code::timeout);
+      EXPECT_EQ(status.culprit(), 1);
+      EXPECT_THAT(status.message(), HasSubstr("in time: rank 1 (host h0, pid 101, a) has not made its own"));
+    }
+    left.arrive_and_wait();
+  });
+}
+
 TEST(VendorLies, AreFoundOnceAndRelayed) {
   RelayShape shape = shapeOf("a,a,cpu,b,b");
   shape.config.verify = {true, false, true};
@@ -173,12 +201,34 @@ TEST(VendorLies, AreFoundOnceAndRelayed) {
   EXPECT_THAT(warnings[0], AllOf(HasSubstr("fakeccl"), HasSubstr("SUM float32")));
 }
 
+TEST(VendorLies, AboutFactorsOfMembers_AreFound) {
+  RelayShape shape = shapeOf("a,a,cpu");
+  shape.config.verify = {true, false};
+  shape.vendor.oneFactor = true;
+  core::Log::process().setSink([](core::LogLevel, std::string_view) {});
+  runRelay(shape, [&](RelayRank& rank) {
+    const auto capabilities = rank.group().activate(std::chrono::seconds(20));
+    ASSERT_TRUE(capabilities.ok());
+    EXPECT_FALSE(capabilities.value()[0].canReduce(ReduceOp::premulSum, DType::f32));
+    EXPECT_TRUE(capabilities.value()[0].canReduce(ReduceOp::sum, DType::f32));
+  });
+  core::Log::process().setSink({});
+}
+
 TEST(VendorGaps, OfOneMember_HoldForItsIsland) {
-  RelayShape shape = shapeOf("a,cpu,a");
-  shape.adjust = [](int rank, FakeVendorOptions& options) {
-    if (rank == 2) options.claims.reduce[static_cast<int>(ReduceOp::sum)] = 0;
-  };
-  runCases(shape, {sum(1024), Case(Kind::allReduce, DType::f32, ReduceOp::max, {1024})});
+  for (const int lacking : {0, 2}) {
+    RelayShape shape = shapeOf("a,cpu,a");
+    shape.adjust = [lacking](int rank, FakeVendorOptions& options) {
+      if (rank == lacking) options.claims.reduce[static_cast<int>(ReduceOp::sum)] = 0;
+    };
+    runCases(shape, {sum(1024), Case(Kind::allReduce, DType::f32, ReduceOp::max, {1024})});
+    runRelay(shape, [](RelayRank& rank) {
+      const auto capabilities = rank.group().activate(std::chrono::seconds(20));
+      ASSERT_TRUE(capabilities.ok());
+      EXPECT_FALSE(capabilities.value()[0].canReduce(ReduceOp::sum, DType::f32));
+      EXPECT_TRUE(capabilities.value()[0].canReduce(ReduceOp::max, DType::f32));
+    });
+  }
 }
 
 TEST(Abort, WithOperationsInFlight_EndsThemEverywhere) {
@@ -207,6 +257,24 @@ TEST(Shutdown, CalledTwice_IsTheSameAsOnce) {
     EXPECT_TRUE(rank.group().shutdown(std::chrono::seconds(10)).ok());
     Call late(sum(1024), rank);
     EXPECT_EQ(outcome(late.submit(rank.group())).code(), Code::aborted);
+  });
+}
+
+TEST(Shutdown, WhenOperationsStayInFlight_FailsAtItsDeadline) {
+  const RelayShape shape = failing("cpu,cpu");
+  std::latch left(shape.worldSize());
+  runRelay(shape, [&](RelayRank& rank) {
+    if (rank.rank == 0) {
+      Call call(sum(10), rank);
+      const auto operation = call.submit(rank.group(), std::chrono::seconds(60));
+      const auto begun = host::Clock::now();
+      const Status status = rank.group().shutdown(milliseconds(300));
+      EXPECT_LT(host::Clock::now() - begun, std::chrono::seconds(20));
+      EXPECT_EQ(status.code(), Code::timeout) << status.toString();
+      EXPECT_TRUE(operation->finished());
+      EXPECT_THAT(operation->status().message(), HasSubstr("operations were still in flight"));
+    }
+    left.arrive_and_wait();
   });
 }
 

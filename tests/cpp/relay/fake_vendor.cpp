@@ -149,7 +149,8 @@ std::vector<std::byte> FakeVendor::reduced(const FakeIsland::Meeting& meeting, c
     const std::byte* from =
         seat.device->real(seat.call.source, shard * static_cast<std::size_t>(island_->size()));
     if (from == nullptr) return {};
-    inputs.push_back({from + shard * static_cast<std::size_t>(index_), 0, seat.call.scale, false});
+    const FakeIsland::Seat& factor = options_.oneFactor ? meeting.seats.begin()->second : seat;
+    inputs.push_back({from + shard * static_cast<std::size_t>(index_), 0, factor.call.scale, false});
   }
   std::vector<std::byte> data(shard);
   fold::fold({call.dtype, call.op, island_->size()}, inputs, data.data(), call.count);

@@ -57,6 +57,7 @@ struct FakeVendorOptions {
   std::int64_t hangAt = -1;                   // call that never comes back, until aborted
   std::chrono::microseconds tail{200};        // how long a call uses its source after the data has gone
   bool failConnect = false;
+  bool oneFactor = false;  // PREMUL_SUM multiplies with the first member's factor for all
 };
 
 class FakeVendor final : public VendorLibrary, public std::enable_shared_from_this<FakeVendor> {

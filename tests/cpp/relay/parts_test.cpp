@@ -79,6 +79,23 @@ TEST(Capabilities, AsText_AreTheSameWhenReadBack) {
     EXPECT_FALSE(parseCapabilities(bad).ok()) << bad;
 }
 
+TEST(Capabilities, OfTwoMembers_AreWhatBothCanDo) {
+  Capabilities one = everything(), other = everything();
+  one.reduce[2] = 0b0110;
+  other.reduce[2] = 0b0011;
+  one.move = 0b1100;
+  other.move = 0b0101;
+  other.pointToPoint = false;
+  other.synchronous = true;
+  for (const Capabilities& both : {common(one, other), common(other, one)}) {
+    EXPECT_EQ(both.reduce[2], 0b0010U);
+    EXPECT_EQ(both.reduce[1], everything().reduce[1]);
+    EXPECT_EQ(both.move, 0b0100U);
+    EXPECT_FALSE(both.pointToPoint);
+    EXPECT_TRUE(both.synchronous) << "a caller may wait where one of them does";
+  }
+}
+
 class Choice : public testing::Test {
  protected:
   Path path(const Work& work, std::vector<bool> onDevice = {true, false, true}) {
