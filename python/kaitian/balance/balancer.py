@@ -295,9 +295,6 @@ class Balancer:
             )
         self._offer_now = Offer(piece, items, total or (lambda: float(piece.step_items)))
 
-    def _begun(self, piece: Piece) -> bool:
-        return self._entered == piece.step
-
     def _recovers(self, offer: Offer) -> bool:
         """After OutOfMemoryError: whether the batch can be tried again in halves.
 
@@ -322,7 +319,7 @@ class Balancer:
 
     def _enter(self, offer: Offer, stack: ExitStack) -> None:
         piece = offer.piece
-        if piece.index == 0:
+        if piece.step != self._entered:
             # A step of another size says nothing about these shares.
             self._meter.begin(piece.step, counts=piece.step_items == self.global_batch)
             self._exchange(piece.step)

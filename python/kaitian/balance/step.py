@@ -45,6 +45,11 @@ class Step(AbstractContextManager["Step"]):
         return self._offer.piece.last and not self._failed
 
     @property
+    def failed(self) -> bool:
+        """Whether memory ran out: the loader then gives the same items again, in smaller batches."""
+        return self._failed
+
+    @property
     def items(self) -> float:
         """What this batch counts for: samples, or what ``count`` says; 0 for a rank without a share."""
         return self._offer.items

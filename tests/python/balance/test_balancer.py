@@ -59,7 +59,7 @@ def train(balancer: Balancer, model: nn.Module, dataset: Dataset[Any], epoch: in
     for index, x, y in balancer.loader(dataset, epoch=epoch):
         with balancer.step() as step:
             step.weigh(functional.cross_entropy(model(x), y)).backward()
-        if step.piece.counts:
+        if step.piece.counts and not step.failed:
             used += index.tolist()
         if step.last:
             optimizer.step()
