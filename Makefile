@@ -14,7 +14,7 @@ CORE_SOURCES := $(shell find src include cmake -name '*.cpp' -o -name '*.h' -o -
 EMULATOR_SOURCES := $(shell find emulator -name '*.cpp' -o -name '*.h' -o -name '*.txt' -o -name '*.toml' -o -name '*.py' 2>/dev/null)
 CPP := include src tests benchmarks emulator/src
 
-.PHONY: demo test test-long lint tidy format bench clean install check-versions cpp-test packages
+.PHONY: demo test test-long lint tidy format bench bench-schedule clean install check-versions cpp-test packages
 
 demo: install ## Train MobileNetV2 over four ranks on three kinds of devices, and check the result
 	$(PY) examples/demo.py
@@ -46,6 +46,11 @@ format: $(STAMPS)/venv
 bench: install $(STAMPS)/packages
 	cmake --preset bench && cmake --build --preset bench
 	scripts/bench.sh
+
+bench-schedule: install $(STAMPS)/packages ## Shares by kaitian against baselines, and the solver's time (emulated devices)
+	cmake --preset bench && cmake --build --preset bench --target solver_benchmark
+	build/bench/benchmarks/solver_benchmark
+	$(PY) benchmarks/schedule.py
 
 check-versions: ## The shim compiles against the oldest torch that is supported
 	scripts/check_versions.sh 2.11.0

@@ -17,7 +17,7 @@ from kaitian._schedule import Entry, Log
 from kaitian._step_context import StepContext, entered
 from kaitian.balance.channel import Channel, Row
 from kaitian.balance.evaluation import ShardSampler
-from kaitian.balance.leader import Leader
+from kaitian.balance.leader import Leader, Policy
 from kaitian.balance.loader import Loader
 from kaitian.balance.meter import LastGradient, Meter, clock_for
 from kaitian.balance.model import Model
@@ -55,7 +55,8 @@ class Balancer:
     caps need. Else each rank cuts its share as it is fastest.
     ``replay``: entries of an earlier schedule (``balancer.schedule``), followed instead of adapting.
     ``profile``: what ``balancer.profile`` gave in an earlier run of this model on these devices.
-    ``fixed_shares``: one share per rank, which then never change: for comparisons.
+    ``fixed_shares``: one share per rank, which then never change; ``policy``: decides on rank 0 instead of the
+    controller. Both are for comparisons.
     ``record``: folder for the run's record (``kaitian explain FOLDER``); ``displays``: what shows the run while it goes
     on, as ``[kaitian.report.live.Live]``. Both on rank 0.
     Errors are ValueError and name the argument. Not thread-safe: one thread per rank calls it.
@@ -73,6 +74,7 @@ class Balancer:
         replay: Sequence[Entry] | None = None,
         profile: Sequence[Sequence[Sequence[float]]] | None = None,
         fixed_shares: Sequence[int] | None = None,
+        policy: Policy | None = None,
         record: str | Path | None = None,
         displays: Sequence[Display] = (),
     ) -> None:
@@ -92,6 +94,7 @@ class Balancer:
             replay=replay,
             profile=profile,
             fixed_shares=fixed_shares,
+            policy=policy,
         )
         self._micro_batches = micro_batches
         self._log = Log(self.world_size, global_batch)

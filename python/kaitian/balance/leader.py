@@ -6,11 +6,14 @@ Every rank makes one, so that bad arguments are errors everywhere; only rank 0's
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kaitian._schedule import Controller, Entry, RankLimits
 from kaitian.balance.channel import Row
 from kaitian.balance.state import check_schedule
+
+#: Decides instead of the controller: (step, times of that step by rank) -> shares that hold from as soon as can be.
+Policy = Callable[[int, Sequence[Row]], Sequence[int] | None]
 
 
 class Leader:
@@ -26,25 +29,18 @@ class Leader:
         replay: Sequence[Entry] | None = None,
         profile: Sequence[Sequence[Sequence[float]]] | None = None,
         fixed_shares: Sequence[int] | None = None,
+        policy: Policy | None = None,
     ) -> None:
         limits = [RankLimits(floor=floor, micro_cap=max(floor, min(cap, batch))) for cap in caps]
         self.controller = Controller(batch, limits, horizon=0, micro_batches=micro_batches, profile=profile or [])
         self.first: list[Entry] = self.controller.take_entries()
         self._reasons: dict[int, str] = {}
         self.adapts = replay is None and fixed_shares is None
+        self._policy, self._caps, self._horizon = policy, list(caps), 0
         if replay is not None:
             self.first = check_schedule(replay, len(caps), batch).entries
         elif fixed_shares is not None:
-            entry = Entry(
-                decided=-1,
-                start=0,
-                shares=fixed_shares,
-                micro_batches=[
-                    max(1, -(-share // max(1, cap))) for share, cap in zip(fixed_shares, caps, strict=False)
-                ],
-                reason="fixed by the caller",
-            )
-            self.first = check_schedule([entry], len(caps), batch).entries
+            self.first = check_schedule([self._entry(-1, 0, fixed_shares)], len(caps), batch).entries
         for entry in self.first:
             if any(0 < share < floor for share in entry.shares):
                 raise ValueError(f"schedule: expected shares of 0 or at least the floor {floor}, found {entry.shares}")
@@ -55,6 +51,9 @@ class Leader:
         if not self.adapts:
             return []
         step = int(rows[0].step)
+        if self._policy is not None:
+            shares = self._policy(step, rows) if step >= 0 else None
+            return [] if shares is None else [self._entry(step, step + self._horizon + 1, shares)]
         for rank, row in enumerate(rows):
             if row.micro_cap > 0:
                 self.controller.limit(step, rank, int(row.micro_cap))
@@ -82,7 +81,12 @@ class Leader:
 
     def horizon(self, horizon: int) -> None:
         """See LATENCY in balancer.py."""
+        self._horizon = horizon
         self.controller.set_horizon(horizon)
+
+    def _entry(self, decided: int, start: int, shares: Sequence[int]) -> Entry:
+        pieces = [max(1, -(-share // max(1, cap))) for share, cap in zip(shares, self._caps, strict=False)]
+        return Entry(decided=decided, start=start, shares=shares, micro_batches=pieces, reason="given by the caller")
 
     def resume(self, entries: Sequence[Entry], step: int) -> None:
         """Continue a schedule."""
