@@ -70,5 +70,6 @@ class Ccl(Backend):
         synchronous: bool,
         double_as_float: bool,
         null: bool,
+        own_stream: bool,
         gaps: set[str],
     ) -> None: ...

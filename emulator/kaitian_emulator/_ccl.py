@@ -42,6 +42,7 @@ def create_ccl(
         synchronous=vendor.synchronous,
         double_as_float=vendor.name == "gamma" and os.environ.get("KAITIAN_EMULATOR_FALSE_FLOAT64") == "1",
         null=os.environ.get("KAITIAN_EMULATOR_CCL") == "null",
+        own_stream=os.environ.get("KAITIAN_EMULATOR_CCL") == "stream",
         gaps=set(vendor.gaps),
     )
 

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <thread>
 #include <utility>
 
 #include "ccl_connect.h"
@@ -35,6 +36,7 @@ std::size_t bytesOf(const std::vector<at::Tensor>& tensors) {
 Ccl::Ccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const std::vector<int>& ranks,
          Milliseconds timeout, Library library)
     : Backend(rank, size), library_(std::move(library)), timeout_(timeout) {
+  if (library_.ownStream) stream_ = &newStream();
   if (!library_.null) channel_ = connectMembers(*store, rank, size, ranks, timeout, library_);
 }
 
@@ -70,6 +72,17 @@ Ccl::WorkRef Ccl::submit(Call call) {
   return work;
 }
 
+/// Where the next call runs: behind what the caller has enqueued.
+Stream& Ccl::streamBehind(Stream& caller) {
+  if (stream_ == nullptr) return caller;
+  auto before = std::make_shared<Event>();
+  before->record(caller);
+  before->block(*stream_);
+  constexpr std::chrono::milliseconds kLate{2};
+  stream_->enqueue([kLate] { std::this_thread::sleep_for(kLate); });
+  return *stream_;
+}
+
 Ccl::WorkRef Ccl::launch(std::vector<Call> calls, std::shared_ptr<Outcome> outcome) {
   const c10d::OpType type = calls.size() == 1 ? calls[0].type : c10d::OpType::COALESCED;
   Tensors outputs;
@@ -98,7 +111,7 @@ Ccl::WorkRef Ccl::launch(std::vector<Call> calls, std::shared_ptr<Outcome> outco
     std::rethrow_exception(backendError(reason));
   }
   std::vector<std::uint64_t> sequences;
-  Stream& stream = currentStream();
+  Stream& stream = streamBehind(currentStream());
   for (const Call& call : calls) {
     sequences.push_back(call.body ? sequence_++ : sequence_);
     for (const at::Tensor& tensor : call.tensors) useOn(tensor, stream);
@@ -127,8 +140,11 @@ Ccl::WorkRef Ccl::launch(std::vector<Call> calls, std::shared_ptr<Outcome> outco
     event->synchronize();
     if (const std::exception_ptr error = outcome->error()) std::rethrow_exception(error);
   }
-  return c10::make_intrusive<CclWork>(rank_, type, std::move(outcome), std::move(event), std::move(outputs),
-                                      type == c10d::OpType::BARRIER);
+  Stream& before = exchangeCurrentStream(stream);  // which the future's events are recorded on
+  auto work = c10::make_intrusive<CclWork>(rank_, type, std::move(outcome), std::move(event),
+                                           std::move(outputs), type == c10d::OpType::BARRIER);
+  exchangeCurrentStream(before);
+  return work;
 }
 
 void Ccl::runAll(const std::vector<Call>& calls, const std::vector<std::uint64_t>& sequences,

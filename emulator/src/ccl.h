@@ -1,5 +1,6 @@
 // The emulated vendor libraries as c10d backends: they connect devices of one vendor only, run on the current
-// stream of the caller, demand equal counts, and have the gaps that their table says.
+// stream of the caller or, like NCCL, on one of their own, demand equal counts, and have the gaps that their
+// table says.
 //
 // Ownership: jobs hold the channel and views of the tensors' memory, not the backend; memory is freed in
 // stream order. Thread safety: calls come from one thread at a time, abort() from any. No thread of the
@@ -29,6 +30,7 @@ struct Library {
   bool synchronous = false;
   bool doubleAsFloat = false;  // claims float64 and computes in float32
   bool null = false;           // does nothing and says it is done: the cost of everything around it
+  bool ownStream = false;  // runs late, on a stream of its own: what does not wait for its Work sees old data
   std::set<std::string> gaps;
 };
 
@@ -143,6 +145,7 @@ class Ccl final : public c10d::Backend {
   Call message(Tensors& tensors, int peer, int tag, bool send);
 
   WorkRef submit(Call call);
+  Stream& streamBehind(Stream& caller);
   WorkRef launch(std::vector<Call> calls, std::shared_ptr<Outcome> outcome);
   static void runAll(const std::vector<Call>& calls, const std::vector<std::uint64_t>& sequences,
                      Channel& channel, Deadline deadline);
@@ -150,6 +153,7 @@ class Ccl final : public c10d::Backend {
   const Library library_;
   Milliseconds timeout_;
   std::shared_ptr<Channel> channel_;  // null in null mode
+  Stream* stream_ = nullptr;          // of its own; null: the caller's
   bool closed_ = false;
   std::uint64_t sequence_ = 0;
   std::vector<Call> coalesced_;

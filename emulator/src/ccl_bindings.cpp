@@ -31,10 +31,10 @@ void plan(const std::string& kind, std::uint64_t call, std::int64_t lagMilliseco
 c10::intrusive_ptr<Ccl> connect(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                 const std::vector<int>& ranks, std::chrono::milliseconds timeout,
                                 std::string vendor, std::string name, bool synchronous, bool doubleAsFloat,
-                                bool null, std::set<std::string> gaps) {
-  return c10::make_intrusive<Ccl>(
-      store, rank, size, ranks, timeout,
-      Library{std::move(vendor), std::move(name), synchronous, doubleAsFloat, null, std::move(gaps)});
+                                bool null, bool ownStream, std::set<std::string> gaps) {
+  return c10::make_intrusive<Ccl>(store, rank, size, ranks, timeout,
+                                  Library{std::move(vendor), std::move(name), synchronous, doubleAsFloat,
+                                          null, ownStream, std::move(gaps)});
 }
 
 }  // namespace
@@ -45,7 +45,8 @@ void bindCcl(py::module_& m) {
   py::class_<Ccl, c10d::Backend, c10::intrusive_ptr<Ccl>>(m, "Ccl").def(
       py::init(&connect), py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("ranks"),
       py::arg("timeout"), py::arg("vendor"), py::arg("name"), py::arg("synchronous"),
-      py::arg("double_as_float"), py::arg("null"), py::arg("gaps"), py::call_guard<py::gil_scoped_release>());
+      py::arg("double_as_float"), py::arg("null"), py::arg("own_stream"), py::arg("gaps"),
+      py::call_guard<py::gil_scoped_release>());
 }
 
 }  // namespace kaitian::emulator

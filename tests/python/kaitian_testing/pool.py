@@ -116,7 +116,8 @@ class Worker:
 class Pool:
     """Workers by device type. Use ``run``; a worker that died or hung is replaced."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: dict[str, str] | None = None) -> None:
+        self._environment = environment
         self._workers: dict[str, list[Worker]] = {}
         self._store = dist.TCPStore(
             "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60)
@@ -166,12 +167,15 @@ class Pool:
             taken[device] = index + 1
             workers = self._workers.setdefault(device, [])
             if index == len(workers):
-                workers.append(Worker(device if device == "cpu" else f"{device}:{index}"))
+                workers.append(self._worker(device, index))
             elif not workers[index].alive():
                 workers[index].stop()
-                workers[index] = Worker(device if device == "cpu" else f"{device}:{index}")
+                workers[index] = self._worker(device, index)
             chosen.append(workers[index])
         return chosen
+
+    def _worker(self, device: str, index: int) -> Worker:
+        return Worker(device if device == "cpu" else f"{device}:{index}", self._environment)
 
     def close(self) -> None:
         """End all workers."""
