@@ -5,7 +5,10 @@
 1. MobileNetV2 is trained over all ranks by `kaitian run … train_mobilenetv2.py`.
 2. One process repeats it and checks gradients step by step (single.py, lockstep.py); meanwhile a small CNN is
    trained over all ranks and compared with one process (small_cnn.py).
-3. One table on stdout. Exit code 0 if every check passed, 1 if one failed, else that of the program that failed.
+3. A small CNN is trained over emulated devices of speeds 1 : 2 : 4, of which the fastest is throttled half way: with
+   even shares, and with those of the Balancer (balanced.py).
+4. Two tables on stdout, and with `--out` the report of the balanced run. Exit code 0 if every check passed, 1 if one
+   failed, else that of the program that failed.
 """
 
 from __future__ import annotations
@@ -23,10 +26,20 @@ from rich.console import Console
 
 import lockstep
 from kaitian import _devices
+from kaitian.report import ReportError, html
+from kaitian.report.reader import read_run
+from kaitian.report.summary import summarize
 from stages import StageError, stages
-from table import Check, Facts, render
+from table import Balanced, Check, Facts, render, render_balanced
 
 CHECK_STEPS = "0,5,10,20"
+UNLIKE = "alpha:2,beta:1,gamma:1"
+THROTTLED_AFTER, BALANCED_STEPS = 90, 180
+SPEEDS = {
+    "KAITIAN_EMULATOR_PACE": "nominal",
+    "KAITIAN_EMULATOR_SLOWNESS": "alpha=40,beta=20,gamma=10",
+    "KAITIAN_EMULATOR_EVENTS": f"gamma:0@{THROTTLED_AFTER}=0.5",
+}
 ACCURACY_POINTS = 3.0  # the mixed run may differ by so much from one process
 
 
@@ -45,7 +58,9 @@ def main() -> int:
             print(f"error: {error}", file=sys.stderr)
             return error.code
         facts = _facts(folder, time.monotonic() - start)
-    render(facts, Console(width=None if sys.stdout.isatty() else 100))
+        console = Console(width=None if sys.stdout.isatty() else 100)
+        render(facts, console)
+        render_balanced(_balanced_facts(folder, options.out), console)
     return 0 if all(check.passed for check in facts.checks) else 1
 
 
@@ -72,6 +87,12 @@ def _run(options: argparse.Namespace, folder: Path) -> None:
         single = running.alone("one process, for comparison", "single.py", [str(folder)])
         running.ranks(options.ranks, "small CNN", "small_cnn.py", shared).wait()
         single.wait()
+        if all(_devices.is_emulated(name) for name in ("alpha", "beta", "gamma")):
+            steps = ["--steps", str(BALANCED_STEPS)] + (["--data", options.data] if options.data else [])
+            for name in ("even", "balanced"):
+                arguments = [*steps, "--out", str(folder / f"{name}.json"), "--record", str(folder / name)]
+                arguments += ["--even"] if name == "even" else []
+                running.ranks(UNLIKE, f"{UNLIKE}, {name} shares", "balanced.py", arguments, SPEEDS).wait()
 
 
 def _facts(folder: Path, seconds: float) -> Facts:
@@ -89,6 +110,40 @@ def _facts(folder: Path, seconds: float) -> Facts:
         stats=[rank["stats"] for rank in mixed["ranks"]],
         training_seconds=mixed["seconds"],
         seconds=seconds,
+    )
+
+
+def _balanced_facts(folder: Path, out: Path | None) -> Balanced | None:
+    """Step times of both runs, and where the report of the balanced one lies."""
+    if not (folder / "balanced.json").is_file():
+        return None
+    ended = {name: json.loads((folder / f"{name}.json").read_text())["ended"] for name in ("even", "balanced")}
+
+    def mean(name: str, first: int, last: int) -> float:
+        return float(ended[name][last - 1] - ended[name][first - 1]) / (last - first)
+
+    spans = {
+        "learning": (1, 40),
+        "before": (40, THROTTLED_AFTER),
+        "after": (THROTTLED_AFTER, THROTTLED_AFTER + 20),
+        "later": (THROTTLED_AFTER + 20, BALANCED_STEPS),
+    }
+    run = read_run(folder / "balanced")
+    report = None
+    if out is not None:
+        try:
+            report = out / "balanced.html"
+            report.write_text(html.render(run, summarize(run)), encoding="utf-8")
+        except ReportError as error:
+            print(f"no report: {error}", file=sys.stderr)
+            report = None
+    return Balanced(
+        ranks=[info.device for info in run.header.ranks],
+        seconds={name: {part: mean(name, *span) for part, span in spans.items()} for name in ended},
+        total={name: times[-1] for name, times in ended.items()},
+        spans=spans,
+        reasons=[(s.start, s.reason) for s in run.schedules if "slowed" in s.reason],
+        report=report,
     )
 
 

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,14 +51,16 @@ class Stages:
         self._bar = bar
         self._running: list[Stage] = []
 
-    def ranks(self, spec: str, name: str, script: str, arguments: Sequence[str]) -> Stage:
+    def ranks(
+        self, spec: str, name: str, script: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> Stage:
         """Start a script of this folder on all ranks."""
         command = ["-m", "kaitian", "run", "--ranks", spec, str(EXAMPLES / script)]
-        return self._start(name, [*command, *arguments])
+        return self._start(name, [*command, *arguments], environment or {})
 
     def alone(self, name: str, script: str, arguments: Sequence[str]) -> Stage:
         """Start a script of this folder in one process."""
-        return self._start(name, [str(EXAMPLES / script), *arguments])
+        return self._start(name, [str(EXAMPLES / script), *arguments], {})
 
     def close(self) -> None:
         """End what still runs."""
@@ -68,7 +70,7 @@ class Stages:
         for stage in self._running:
             stage.popen.wait()
 
-    def _start(self, name: str, arguments: list[str]) -> Stage:
+    def _start(self, name: str, arguments: list[str], environment: Mapping[str, str]) -> Stage:
         popen = subprocess.Popen(
             [sys.executable, *arguments],
             stdin=subprocess.DEVNULL,
@@ -76,7 +78,7 @@ class Stages:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            env=os.environ | {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"},
+            env=os.environ | {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"} | dict(environment),
         )
         task = self._bar.add_task(name, total=None)
         reader = threading.Thread(target=self._read, args=(name, popen, task), daemon=True)

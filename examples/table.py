@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -36,6 +37,37 @@ class Facts:
     stats: list[Any]
     training_seconds: float
     seconds: float
+
+
+@dataclass(frozen=True)
+class Balanced:
+    """Even shares against those of the Balancer: seconds per step by span of steps, and of the whole run."""
+
+    ranks: list[str]
+    seconds: dict[str, dict[str, float]]
+    total: dict[str, float]
+    spans: dict[str, tuple[int, int]]
+    reasons: list[tuple[int, str]]
+    report: Path | None
+
+
+def render_balanced(facts: Balanced | None, console: Console) -> None:
+    """Print what balanced shares are worth; nothing if it was not tried."""
+    if facts is None:
+        return
+    title = f"{', '.join(facts.ranks)} (emulated, speeds 1 : 1 : 2 : 4; the last is throttled to half)"
+    table = Table("steps", "even shares", "balanced", "", title=title, title_justify="left")
+    for part, (first, last) in facts.spans.items():
+        even, balanced = (facts.seconds[name][part] for name in ("even", "balanced"))
+        name = f"{first} to {last}, {part}"
+        table.add_row(name, f"{1e3 * even:.0f} ms", f"{1e3 * balanced:.0f} ms", f"{even / balanced:.2f} x")
+    even, balanced = facts.total["even"], facts.total["balanced"]
+    table.add_row("all", f"{even:.1f} s", f"{balanced:.1f} s", f"{even / balanced:.2f} x")
+    console.print(table)
+    for start, reason in facts.reasons:
+        console.print(f"from step {start}: {reason}", highlight=False)
+    if facts.report is not None:
+        console.print(f"report: {facts.report}", highlight=False)
 
 
 def render(facts: Facts, console: Console) -> None:

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import os as _os
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 import torch as _torch
 
@@ -69,6 +70,10 @@ from kaitian._info import world_report as info  # noqa: E402
 def _register() -> None:
     """Entry point of the group ``torch.distributed.backends`` (torch 2.14 and later)."""
     _backend.register()
+
+
+if _TYPE_CHECKING:
+    from kaitian.balance import Balancer
 
 
 def __getattr__(name: str) -> object:

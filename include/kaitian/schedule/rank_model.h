@@ -26,8 +26,9 @@ struct RankLimits {
 
 /// Times of one rank in one step, in seconds.
 struct Measured {
-  double compute = 0;   // forward and backward of all its micro-batches, without waiting inside collectives
-  double fixed = 0;     // data and copies that nothing hid
+  double compute = 0;  // what grows with its share: forward and backward, without waiting inside collectives,
+                       // and data and copies that nothing hid
+  double fixed = 0;     // what does not: optimizer, the caller's own work
   bool counts = false;  // false: nothing was measured (first steps after a restart, a skipped step)
 };
 

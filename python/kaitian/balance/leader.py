@@ -16,6 +16,16 @@ from kaitian.balance.state import check_schedule
 Policy = Callable[[int, Sequence[Row]], Sequence[int] | None]
 
 
+def _work(row: Row) -> tuple[float, float, bool]:
+    """Seconds that grow with the share, seconds that do not, whether they count.
+
+    Data and copies that computing did not hide come by the item. Taken as fixed they would seem to stay with the rank
+    when its share goes to another.
+    """
+    loaded = min(row.data + row.copy, row.fixed)
+    return row.compute + loaded, row.fixed - loaded, row.counts > 0
+
+
 class Leader:
     """Turns the ranks' rows into schedule entries."""
 
@@ -61,7 +71,7 @@ class Leader:
             counted = [row.total for row in rows if row.counts]
             self.controller.observe(
                 step,
-                [(row.compute, row.fixed, row.counts > 0) for row in rows],
+                [_work(row) for row in rows],
                 statistics.median(counted) if counted else 0.0,
             )
         entries = self.controller.take_entries()
