@@ -11,6 +11,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "host/exchange_state.h"
@@ -40,7 +41,8 @@ class ExchangeEngine {
     int rank = 0;
     plan::Layout layout;
     Cutting cutting;
-    int window = 8;  // units in flight per stream
+    int window = 8;                // units in flight per stream
+    std::vector<int> globalRanks;  // for messages; empty: the same
   };
   /// `report` hears of errors found in calls that return nothing (Exchange::permit).
   ExchangeEngine(Options options, std::function<void(const Status&)> report);
@@ -102,6 +104,7 @@ class ExchangeEngine {
 
   bool sendable(const OutStream& stream) const;
   Status verify(const InItem& item, int peer) const;
+  Status violation(int peer, const std::string& what) const;
   Status deliver(int peer, Phase phase, std::uint64_t ordinal);
   Status deliverArrived(ExchangeState& exchange);
   void consume(int peer, Phase phase, std::uint64_t ordinal);

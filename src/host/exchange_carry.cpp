@@ -4,18 +4,20 @@
 #include <utility>
 
 #include "host/exchange.h"
+#include "kaitian/host/ranks.h"
 
 namespace kaitian::host {
 namespace {
 
 std::string text(std::uint64_t value) { return std::to_string(value); }
 
-Status violation(int peer, const std::string& what) {
-  return {Code::internal, "rank " + std::to_string(peer) + " broke the protocol of unit streams: " + what,
-          peer};
-}
-
 }  // namespace
+
+Status ExchangeEngine::violation(int peer, const std::string& what) const {
+  return {Code::internal,
+          rankName(options_.globalRanks, peer) + " broke the protocol of unit streams: " + what,
+          globalRank(options_.globalRanks, peer)};
+}
 
 bool ExchangeEngine::sendable(const OutStream& stream) const {
   if (stream.inFlight == stream.items.size() ||
@@ -116,12 +118,12 @@ Status ExchangeEngine::unitArrived(int from, Phase phase) {
 Status ExchangeEngine::verify(const InItem& item, int from) const {
   if (item.arrivedTicket == item.ticket && item.arrivedBytes == item.bytes) return {};
   return {Code::mismatch,
-          "rank " + std::to_string(from) + " sent another unit (" + text(item.arrivedBytes) +
-              " bytes) than rank " + std::to_string(options_.rank) + " expects (" + text(item.bytes) +
-              " bytes) for operation #" + text(item.exchange->request_.sequence) + " chunk " +
-              text(item.exchange->request_.chunk) +
+          rankName(options_.globalRanks, from) + " sent another unit (" + text(item.arrivedBytes) +
+              " bytes) than " + rankName(options_.globalRanks, options_.rank) + " expects (" +
+              text(item.bytes) + " bytes) for operation #" + text(item.exchange->request_.sequence) +
+              " chunk " + text(item.exchange->request_.chunk) +
               ": the ranks planned it differently; are their options equal?",
-          from};
+          globalRank(options_.globalRanks, from)};
 }
 
 Status ExchangeEngine::deliver(int from, Phase phase, std::uint64_t ordinal) {

@@ -28,12 +28,12 @@ TcpGroup::TcpGroup(Options options, std::vector<net::Socket> sockets, net::Epoll
     : options_(std::move(options)),
       poller_(poller),
       peers_(sockets.size()),
-      ledger_(options_.layout.worldSize()),
-      exchanges_({options_.rank, options_.layout, options_.cutting, options_.window},
+      ledger_(options_.layout.worldSize(), options_.globalRanks),
+      exchanges_({options_.rank, options_.layout, options_.cutting, options_.window, options_.globalRanks},
                  [this](const Status& reason) { fail(reason); }),
       transfers_(
-          {options_.rank, options_.layout.worldSize(),
-           static_cast<std::uint32_t>(options_.cutting.unitBytes)},
+          {options_.rank, options_.layout.worldSize(), static_cast<std::uint32_t>(options_.cutting.unitBytes),
+           options_.globalRanks},
           {[this](int peer, const MessageNote& note) { tellNote(peer, net::FrameType::announce, note); },
            [this](int peer, const MessageNote& note) { tellNote(peer, net::FrameType::offer, note); },
            [this](const Status& reason) { fail(reason); }}) {
@@ -54,7 +54,8 @@ void TcpGroup::publish(const Signature& mine) {
   if (Status s = ledger_.add(options_.rank, mine); !s.ok()) return fail(s);
   tellAll(frame(net::FrameType::signature), serialize(mine));
   for (int r = 0; r < layout().worldSize(); ++r) {
-    if (at(r).left && ledger_.published(r) <= mine.sequence) return fail(left(r, describe(mine)));
+    if (at(r).left && ledger_.published(r) <= mine.sequence)
+      return fail(left(r, describe(mine, options_.globalRanks)));
   }
 }
 

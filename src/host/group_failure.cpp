@@ -29,7 +29,8 @@ void TcpGroup::fail(const Status& reason) {
   status_ = reason;
   failed_.store(true);
   loss_.reset();
-  core::log(core::LogLevel::info, options_.rank, "group '", options_.name, "' failed: ", reason.toString());
+  core::log(core::LogLevel::info, global(options_.rank), "group '", options_.name,
+            "' failed: ", reason.toString());
   exchanges_.drop();
   transfers_.drop();
   const std::string text = reason.message().substr(0, kReasonBytes);
@@ -65,7 +66,8 @@ Status TcpGroup::stillNeeded(int peer) const {
   if (transfers_.needs(peer)) return left(peer, "a message from or to it");
   if (alone && transfers_.waitsForAnySource()) return left(peer, "a message from any rank");
   for (std::uint64_t n = ledger_.published(peer); n < ledger_.published(options_.rank); ++n) {
-    if (const Signature* mine = ledger_.signature(n, options_.rank)) return left(peer, describe(*mine));
+    if (const Signature* mine = ledger_.signature(n, options_.rank))
+      return left(peer, describe(*mine, options_.globalRanks));
   }
   return {};
 }
@@ -88,8 +90,8 @@ Status TcpGroup::blame(int peer, Status status) const {
 
 void TcpGroup::closed(int peer) {
   if (failed() || at(peer).left || loss_) return;
-  core::log(core::LogLevel::info, options_.rank, "group '", options_.name, "': connection to ", who(peer),
-            " ended");
+  core::log(core::LogLevel::info, global(options_.rank), "group '", options_.name, "': connection to ",
+            who(peer), " ended");
   loss_ = Loss{peer, Clock::now() + kGrace};
 }
 

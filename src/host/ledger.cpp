@@ -2,15 +2,17 @@
 
 #include <string>
 
+#include "kaitian/host/ranks.h"
+
 namespace kaitian::host {
 
 Status Ledger::add(int rank, const Signature& signature) {
   Rank& from = ranks_[static_cast<std::size_t>(rank)];
   if (signature.sequence != from.published) {
     return {Code::internal,
-            "rank " + std::to_string(rank) + " published operation #" + std::to_string(signature.sequence) +
+            rankName(globalRanks_, rank) + " published operation #" + std::to_string(signature.sequence) +
                 ", expected #" + std::to_string(from.published),
-            rank};
+            globalRank(globalRanks_, rank)};
   }
   ++from.published;
   if (from.retired.erase(signature.sequence) == 0) from.signatures[signature.sequence] = signature;

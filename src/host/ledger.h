@@ -15,7 +15,9 @@ namespace kaitian::host {
 
 class Ledger {
  public:
-  explicit Ledger(int worldSize) : ranks_(static_cast<std::size_t>(worldSize)) {}
+  /// `globalRanks` names the ranks in messages; empty: as they are.
+  Ledger(int worldSize, std::vector<int> globalRanks)
+      : ranks_(static_cast<std::size_t>(worldSize)), globalRanks_(std::move(globalRanks)) {}
 
   /// Code::internal if the sequence numbers of a rank do not run on from 0.
   Status add(int rank, const Signature& signature);
@@ -37,6 +39,7 @@ class Ledger {
   const Rank& at(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }
 
   std::vector<Rank> ranks_;
+  std::vector<int> globalRanks_;
   std::map<std::pair<std::uint32_t, int>, std::vector<std::byte>> records_;
 };
 

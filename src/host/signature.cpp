@@ -24,12 +24,10 @@ bool sameCall(const Signature& a, const Signature& b) {
 
 using Ranks = std::span<const int>;  // rank in the group -> global rank; empty: the same
 
-std::string named(Ranks ranks, std::size_t rank) {
-  return "rank " + std::to_string(globalRank(ranks, static_cast<int>(rank)));
-}
+std::string named(Ranks ranks, std::size_t rank) { return rankName(ranks, static_cast<int>(rank)); }
 
 std::string called(Ranks ranks, int rank, const Signature& signature) {
-  return named(ranks, static_cast<std::size_t>(rank)) + " called " + describe(signature);
+  return named(ranks, static_cast<std::size_t>(rank)) + " called " + describe(signature, ranks);
 }
 
 /// `rank` is the first that differs from `reference`.
@@ -83,7 +81,7 @@ Status compareRows(std::span<const Signature> signatures, Ranks ranks) {
       const std::int64_t sent = signatures[s].sends[d], expected = signatures[d].receives[s];
       if (sent == expected) continue;
       return {Code::mismatch,
-              describe(signatures[0]) + ": " + named(ranks, s) + " sends " + std::to_string(sent) +
+              describe(signatures[0], ranks) + ": " + named(ranks, s) + " sends " + std::to_string(sent) +
                   " elements to " + named(ranks, d) + ", which expects " + std::to_string(expected) +
                   " from " + named(ranks, s) + ". Compare the split sizes of these two ranks",
               globalRank(ranks, static_cast<int>(d))};
@@ -94,13 +92,13 @@ Status compareRows(std::span<const Signature> signatures, Ranks ranks) {
 
 }  // namespace
 
-std::string describe(const Signature& s) {
+std::string describe(const Signature& s, Ranks ranks) {
   std::string text = std::string(plan::toString(s.kind)) + " #" + std::to_string(s.sequence);
   if (s.kind == plan::Kind::barrier) return text;
   text += std::string(" ") + toString(s.dtype);
   text += hasRows(s) ? " with split sizes" : "[" + std::to_string(s.count) + "]";
   if (s.op != ReduceOp::none) text += std::string(" ") + toString(s.op);
-  if (hasRoot(s.kind)) text += " root " + std::to_string(s.root);
+  if (hasRoot(s.kind)) text += " root " + std::to_string(globalRank(ranks, s.root));
   return text;
 }
 

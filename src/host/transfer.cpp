@@ -4,6 +4,8 @@
 #include <cstring>
 #include <string>
 
+#include "kaitian/host/ranks.h"
+
 namespace kaitian::host {
 
 class TransferEngine::Message final : public Transfer, public std::enable_shared_from_this<Message> {
@@ -37,10 +39,6 @@ class TransferEngine::Message final : public Transfer, public std::enable_shared
 
 namespace {
 
-Status violation(int peer, const std::string& what) {
-  return {Code::internal, "rank " + std::to_string(peer) + " broke the protocol of messages: " + what, peer};
-}
-
 std::string nameOf(std::uint32_t tag, std::uint64_t ordinal) {
   return "message " + std::to_string(ordinal) + " with tag " + std::to_string(tag);
 }
@@ -48,9 +46,16 @@ std::string nameOf(std::uint32_t tag, std::uint64_t ordinal) {
 }  // namespace
 
 TransferEngine::TransferEngine(Options options, Outlet outlet)
-    : options_(options), outlet_(std::move(outlet)), peers_(static_cast<std::size_t>(options.worldSize)) {}
+    : options_(std::move(options)),
+      outlet_(std::move(outlet)),
+      peers_(static_cast<std::size_t>(options_.worldSize)) {}
 
 TransferEngine::~TransferEngine() { drop(); }
+
+Status TransferEngine::violation(int peer, const std::string& what) const {
+  return {Code::internal, rankName(options_.globalRanks, peer) + " broke the protocol of messages: " + what,
+          globalRank(options_.globalRanks, peer)};
+}
 
 std::shared_ptr<Transfer> TransferEngine::send(int to, std::uint32_t tag, const std::byte* data,
                                                std::size_t bytes) {
@@ -137,10 +142,11 @@ Status TransferEngine::announceArrived(int from, const MessageNote& note) {
 
 Status TransferEngine::match(const MessageRef& message, std::uint64_t room) {
   if (message->bytes != room) {
-    return {Code::mismatch, "rank " + std::to_string(options_.rank) + " sends " +
-                                std::to_string(message->bytes) + " bytes to rank " +
-                                std::to_string(message->rank) + ", which receives " + std::to_string(room) +
-                                " bytes (" + nameOf(message->tag, message->ordinal) + " between them)"};
+    return {Code::mismatch, rankName(options_.globalRanks, options_.rank) + " sends " +
+                                std::to_string(message->bytes) + " bytes to " +
+                                rankName(options_.globalRanks, message->rank) + ", which receives " +
+                                std::to_string(room) + " bytes (" + nameOf(message->tag, message->ordinal) +
+                                " between them)"};
   }
   message->matched = true;
   if (message->isReady) activate(message);

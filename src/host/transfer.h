@@ -15,6 +15,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -42,6 +43,7 @@ class TransferEngine {
     int rank = 0;
     int worldSize = 1;
     std::uint32_t pieceBytes = 128 * 1024;
+    std::vector<int> globalRanks;  // for messages; empty: the same
   };
   struct Outlet {
     std::function<void(int peer, const MessageNote&)> announce, offer;
@@ -93,6 +95,7 @@ class TransferEngine {
   Status matchHeld(std::uint32_t tag);
   Status bind(const MessageRef& receive, int from);
   Status match(const MessageRef& send, std::uint64_t room);
+  Status violation(int peer, const std::string& what) const;
   void readied(const MessageRef& send);
   void activate(const MessageRef& send);
 

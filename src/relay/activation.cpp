@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "kaitian/core/log.h"
+#include "kaitian/host/ranks.h"
 
 namespace kaitian::relay {
 namespace {
@@ -80,9 +81,9 @@ void Activation::connect(Context& context, Outcome& outcome, bool verify) {
   const std::string missing = removed(outcome.capabilities, found.value());
   outcome.capabilities = found.value();
   if (!missing.empty())
-    core::log(core::LogLevel::warn, context.rank(), "vendor library ", library.name(), " on ",
-              context.device->name(), " gives errors or wrong results for ", missing,
-              "; kaitian carries these itself");
+    core::log(core::LogLevel::warn, host::globalRank(context.config.globalRanks, context.rank()),
+              "vendor library ", library.name(), " on ", context.device->name(),
+              " gives errors or wrong results for ", missing, "; kaitian carries these itself");
 }
 
 void Activation::publish(const Capabilities& capabilities) {

@@ -6,6 +6,7 @@
 
 #include "kaitian/core/hash.h"
 #include "kaitian/core/log.h"
+#include "kaitian/host/ranks.h"
 
 namespace kaitian::relay {
 namespace {
@@ -143,7 +144,8 @@ Result<bool> Collective::plan(Activation& activation, const std::vector<EventRef
     buffers_->capabilities = activation.capabilities()[static_cast<std::size_t>(context_->island())];
   buffers_->caller.insert(buffers_->caller.end(), earlier.begin(), earlier.end());
   core::log(
-      core::LogLevel::trace, context_->rank(), [this] { return host::describe(signature_); }, " in group ",
+      core::LogLevel::trace, host::globalRank(context_->config.globalRanks, context_->rank()),
+      [this] { return host::describe(signature_, context_->config.globalRanks); }, " in group ",
       context_->config.name, ": ", chunkCount(), " chunks; ", path_.reason);
   planned_ = true;
   if (chunkCount() == 0) closeTicket();

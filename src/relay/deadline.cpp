@@ -35,6 +35,10 @@ std::string Engine::whoAll(const std::vector<int>& ranks) const {
   return text;
 }
 
+std::string Engine::describe(const host::Signature& signature) const {
+  return host::describe(signature, context_->config.globalRanks);
+}
+
 std::string Engine::inGroup() const { return "group \"" + context_->config.name + "\""; }
 
 host::Clock::time_point Engine::lastProgress() const {
@@ -168,7 +172,7 @@ Status Engine::expired(const Collective& collective) const {
   const auto waited = host::Clock::now() - collective.submitted();
   const std::string reason = explain(collective, culprit);
   return {Code::timeout,
-          host::describe(collective.signature()) + " in " + inGroup() + " did not finish within " +
+          describe(collective.signature()) + " in " + inGroup() + " did not finish within " +
               seconds(waited) + ": " + reason + ". Hint: raise the timeout if this step is known to be slow",
           globalRank(culprit)};
 }
@@ -187,7 +191,7 @@ Status Engine::expired(const PassedCall& call) const {
              "; all ranks have called the operation, look for a rank whose vendor library or device hangs";
   }
   return {Code::timeout,
-          host::describe(call.signature) + " in " + inGroup() + " did not finish within " +
+          describe(call.signature) + " in " + inGroup() + " did not finish within " +
               seconds(host::Clock::now() - call.submitted) + ": " + reason +
               ". Hint: raise the timeout if this step is known to be slow",
           globalRank(culprit)};

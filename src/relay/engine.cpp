@@ -228,7 +228,7 @@ Status Engine::otherCall(const host::Signature& mine) const {
     const auto* other = rank == rank_ ? nullptr : context_->hosts.signature(mine.sequence, rank);
     if (other == nullptr) continue;
     const auto called = [&](int who, const host::Signature& call) {
-      return "rank " + std::to_string(globalRank(who)) + " called " + host::describe(call);
+      return "rank " + std::to_string(globalRank(who)) + " called " + describe(call);
     };
     const bool later = rank > rank_;
     return {Code::mismatch,

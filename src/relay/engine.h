@@ -126,6 +126,7 @@ class Engine final : public Participant {
   std::string who(int rank) const;
   std::string whoAll(const std::vector<int>& ranks) const;
   int globalRank(int rank) const;
+  std::string describe(const host::Signature& signature) const;
   std::string inGroup() const;
   std::optional<std::pair<std::string, int>> silentRank() const;
   bool knowsWhy(const Collective& collective) const;

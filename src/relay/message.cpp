@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "kaitian/host/ranks.h"
+
 namespace kaitian::relay {
 
 MessageRun::MessageRun(std::shared_ptr<Context> context, MessageRequest request,
@@ -75,8 +77,9 @@ void MessageRun::release() {
 }
 
 std::string MessageRun::describe() const {
-  const std::string peer =
-      request_.peer == host::HostGroup::kAnySource ? "any rank" : "rank " + std::to_string(request_.peer);
+  const std::string peer = request_.peer == host::HostGroup::kAnySource
+                               ? "any rank"
+                               : host::rankName(context_->config.globalRanks, request_.peer);
   return (request_.send ? "send of " : "receive of ") + std::to_string(bytes()) + " bytes " +
          (request_.send ? "to " : "from ") + peer + ", tag " + std::to_string(request_.tag);
 }

@@ -26,7 +26,7 @@ class MessageRun {
   int peer() const { return request_.peer; }
   host::Clock::time_point submitted() const { return submitted_; }
   host::Clock::time_point deadline() const { return submitted_ + timeout_; }
-  /// "send of 400 bytes to rank 3, tag 0"
+  /// "send of 400 bytes to rank 3, tag 0", numbered as in the default group.
   std::string describe() const;
 
  private:

@@ -164,6 +164,7 @@ c10::intrusive_ptr<Backend> Backend::create(const Config& config) {
   host::GroupOptions groupOptions;
   groupOptions.rank = config.rank;
   groupOptions.name = config.name;
+  groupOptions.globalRanks = config.globalRanks;
   groupOptions.deadline = deadline;
   const auto quarter = std::max<std::chrono::milliseconds>(config.timeout / 4, std::chrono::milliseconds(50));
   groupOptions.heartbeat = std::min<std::chrono::milliseconds>(groupOptions.heartbeat, quarter);
@@ -208,8 +209,7 @@ Backend::Backend(const Config& config, host::World world)
   VendorChild::Config child;
   child.name = config.identity.library;
   const auto& self = world_.ranks[static_cast<std::size_t>(config.rank)];
-  child.where = child.name + " on rank " + std::to_string(host::globalRank(config.globalRanks, config.rank)) +
-                " (" + describe(self) + ")";
+  child.where = child.name + " on rank " + std::to_string(globalRank()) + " (" + describe(self) + ")";
   child.claimed = config_.vendor->claimed;
   child.device = device_;
   child.index = world_.layout.indexInIsland(config.rank);
@@ -251,7 +251,7 @@ void Backend::setGroupUid(const std::string& uid) {
   if (!getBoundDeviceId() || !mixed()) return;
   const std::string reason =
       "device_id=" + getBoundDeviceId()->str() + " was given to init_process_group by rank " +
-      std::to_string(getRank()) +
+      std::to_string(globalRank()) +
       ": a group of unlike devices cannot be bound to one device, since PyTorch would then split "
       "communicators that other ranks do not have. hint: call torch.<device>.set_device instead";
   group_->abort(reason);
@@ -275,7 +275,7 @@ c10d::ErrorType Backend::getError() {
 
 void Backend::abort() {
   ReleaseGil gil;
-  group_->abort("abort() was called on rank " + std::to_string(getRank()));
+  group_->abort("abort() was called on rank " + std::to_string(globalRank()));
   if (vendor_) vendor_->abort();
 }
 
@@ -333,6 +333,8 @@ std::chrono::milliseconds Backend::timeoutOr(std::chrono::milliseconds timeout) 
   std::lock_guard<std::mutex> lock(mutex_);
   return timeout_;
 }
+
+int Backend::globalRank() const { return host::globalRank(config_.globalRanks, getRank()); }
 
 void Backend::checkRank(const char* name, const char* argument, std::int64_t rank) const {
   if (rank >= 0 && rank < getSize()) return;

@@ -158,6 +158,10 @@ class Backend final : public c10d::Backend {
   bool checkDevices(const char* name, const Tensors& inputs, const Tensors& outputs) const;
   void checkRank(const char* name, const char* argument, std::int64_t rank) const;
   void checkUsable() const;
+  /// Throws in a forked child: the threads that would do the work are in its parent alone.
+  void checkOwner() const;
+  /// This rank's number in the default group, for messages.
+  int globalRank() const;
   /// Removes this group's keys from the store.
   void cleanStore(bool orderly);
   std::chrono::milliseconds timeoutOr(std::chrono::milliseconds timeout) const;

@@ -164,7 +164,7 @@ WorkRef Backend::gather(std::vector<Tensors>& outputs, Tensors& inputs, const c1
   expectCount("gather", "tensor", inputs.size(), 1);
   const bool root = options.rootRank == getRank();
   if (!root && !outputs.empty() && !outputs[0].empty())
-    refuse("gather: argument gather_list: expected none on rank " + std::to_string(getRank()) +
+    refuse("gather: argument gather_list: expected none on rank " + std::to_string(globalRank()) +
            ", which is not the destination, found " + std::to_string(outputs[0].size()) + " tensors");
   Call call;
   if (root) {
@@ -200,7 +200,7 @@ WorkRef Backend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
   expectCount("scatter", "tensor", outputs.size(), 1);
   const bool root = options.rootRank == getRank();
   if (!root && !inputs.empty() && !inputs[0].empty())
-    refuse("scatter: argument scatter_list: expected none on rank " + std::to_string(getRank()) +
+    refuse("scatter: argument scatter_list: expected none on rank " + std::to_string(globalRank()) +
            ", which is not the source, found " + std::to_string(inputs[0].size()) + " tensors");
   Call call;
   if (root) {

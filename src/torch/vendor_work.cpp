@@ -9,9 +9,13 @@
 
 namespace kaitian::shim {
 
-VendorWork::VendorWork(int rank, c10d::OpType type, std::shared_ptr<relay::Group> group,
+VendorWork::VendorWork(int rank, std::string where, c10d::OpType type, std::shared_ptr<relay::Group> group,
                        std::shared_ptr<TorchDevice> device, Tensors given)
-    : Work(rank, type), group_(std::move(group)), device_(std::move(device)), given_(std::move(given)) {
+    : Work(rank, type),
+      where_(std::move(where)),
+      group_(std::move(group)),
+      device_(std::move(device)),
+      given_(std::move(given)) {
   if (!given_.empty())
     future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
                                                        std::vector<c10::Device>{device_->device()});
@@ -61,8 +65,7 @@ void VendorWork::rethrow(const std::exception& error) const {
   const auto until = host::Clock::now() + kGrace;
   while (group_->status().ok() && host::Clock::now() < until) std::this_thread::sleep_for(kStep);
   throwIfBad(group_->status());
-  group_->abort(std::string("the vendor library failed on rank ") + std::to_string(rank_) + ": " +
-                textOf(error));
+  group_->abort("the vendor library failed on " + where_ + ": " + textOf(error));
   throwIfBad(group_->status());
   throw;
 }
@@ -109,7 +112,8 @@ bool VendorWork::wait(std::chrono::milliseconds timeout) {
     }
     return true;
   } catch (const std::exception& error) {
-    if (timeout != kNoTimeout && host::Clock::now() >= until && !isCompleted()) throwGaveUp("kaitian", timeout);
+    if (timeout != kNoTimeout && host::Clock::now() >= until && !isCompleted())
+      throwGaveUp("kaitian", timeout);
     rethrow(error);
   }
 }
@@ -162,8 +166,8 @@ bool Backend::passes(const Call& call, const relay::Request& request) {
 }
 
 WorkRef Backend::passThrough(Call& call, const relay::Request& request, Dense& dense) {
-  auto work = c10::make_intrusive<VendorWork>(getRank(), call.type, group_, device_,
-                                              dense.back.empty() ? Tensors{} : call.outputs);
+  auto work = c10::make_intrusive<VendorWork>(getRank(), "rank " + std::to_string(globalRank()), call.type,
+                                              group_, device_, dense.back.empty() ? Tensors{} : call.outputs);
   // A synchronous caller drops the Work at once, and what it stands for may still hang or fail.
   const auto over = [work, vendor = vendor_] {
     try {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
 
 namespace kaitian::host {
 
@@ -11,6 +12,11 @@ namespace kaitian::host {
 inline int globalRank(std::span<const int> globalRanks, int rank) {
   const auto i = static_cast<std::size_t>(rank);
   return i < globalRanks.size() ? globalRanks[i] : rank;
+}
+
+/// "rank 3", numbered as users know it.
+inline std::string rankName(std::span<const int> globalRanks, int rank) {
+  return "rank " + std::to_string(globalRank(globalRanks, rank));
 }
 
 }  // namespace kaitian::host

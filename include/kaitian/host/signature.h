@@ -31,8 +31,8 @@ struct Signature {
 };
 
 /// "broadcast #17 float32[100] root 0", "all_reduce #17 float32[100] SUM", "all_to_all #9 int64 with split
-/// sizes"
-std::string describe(const Signature& signature);
+/// sizes"; the root by its number in the default group.
+std::string describe(const Signature& signature, std::span<const int> globalRanks = {});
 
 /// Compares the signatures of all ranks (index = rank). Ok, or Code::mismatch with the same message on every
 /// rank: it quotes the first rank that differs from rank 0 (inside an island with tensors partly in device

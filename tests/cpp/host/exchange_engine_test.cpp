@@ -17,8 +17,9 @@ class World {
   World(const plan::Layout& layout, Cutting cutting, int window, std::vector<ExchangeCase>& cases)
       : cases_(cases), started_(static_cast<std::size_t>(layout.worldSize())) {
     for (int r = 0; r < layout.worldSize(); ++r) {
-      engines_.push_back(std::make_unique<ExchangeEngine>(ExchangeEngine::Options{r, layout, cutting, window},
-                                                          [this](const Status& s) { failure_ = s; }));
+      engines_.push_back(
+          std::make_unique<ExchangeEngine>(ExchangeEngine::Options{r, layout, cutting, window, {}},
+                                           [this](const Status& s) { failure_ = s; }));
     }
     for (int r = 0; r < layout.worldSize(); ++r) {
       steps_.push_back([this, r] { return start(r); });
@@ -141,8 +142,8 @@ TEST(ExchangeEngine, BeforePermit_WritesNothingAndSendsOwnGives) {
   Random random(3);
   const plan::Layout layout = plan::Layout::make({0, 0}, {0, 1});
   ExchangeCase c = makeAllReduce(random, layout, 10, DType::i32, ReduceOp::sum);
-  ExchangeEngine a({0, layout, {}, 8}, [](const Status&) {});
-  ExchangeEngine b({1, layout, {}, 8}, [](const Status&) {});
+  ExchangeEngine a({0, layout, {}, 8, {}}, [](const Status&) {});
+  ExchangeEngine b({1, layout, {}, 8, {}}, [](const Status&) {});
   const auto before = c.ranks[1].taken();
   auto onA = a.start(c.request(0, 0, 0)).value();
   auto onB = b.start(c.request(1, 0, 0)).value();
@@ -173,8 +174,8 @@ TEST(ExchangeEngine, WhenRanksPlannedDifferently_NamesTheRankAndTheOperation) {
   ExchangeCase longer = makeAllReduce(random, layout, 10, DType::i32, ReduceOp::sum);
   ExchangeCase shorter = makeAllReduce(random, layout, 9, DType::i32, ReduceOp::sum);
   Status reported;
-  ExchangeEngine a({0, layout, {}, 8}, [](const Status&) {});
-  ExchangeEngine b({1, layout, {}, 8}, [&](const Status& s) { reported = s; });
+  ExchangeEngine a({0, layout, {}, 8, {}}, [](const Status&) {});
+  ExchangeEngine b({1, layout, {}, 8, {4, 6}}, [&](const Status& s) { reported = s; });
   auto onA = a.start(longer.request(0, 17, 0)).value();
   auto onB = b.start(shorter.request(1, 17, 0)).value();
   onA->giveReady(0);
@@ -184,19 +185,23 @@ TEST(ExchangeEngine, WhenRanksPlannedDifferently_NamesTheRankAndTheOperation) {
   ASSERT_TRUE(b.unitArrived(0, unit.phase).ok());
   onB->permit();
   EXPECT_EQ(reported.code(), Code::mismatch);
-  EXPECT_EQ(reported.culprit(), 0);
+  EXPECT_EQ(reported.culprit(), 4) << "the number in the default group";
+  EXPECT_NE(reported.message().find("rank 4 sent another unit"), std::string::npos) << reported.message();
+  EXPECT_NE(reported.message().find("than rank 6 expects"), std::string::npos) << reported.message();
   EXPECT_NE(reported.message().find("operation #17"), std::string::npos) << reported.message();
 }
 
 TEST(ExchangeEngine, WhenAPeerIgnoresItsWindow_IsReported) {
   const plan::Layout layout = plan::Layout::make({0, 0}, {0, 1});
-  ExchangeEngine b({1, layout, {}, 2}, [](const Status&) {});
+  ExchangeEngine b({1, layout, {}, 2, {4, 6}}, [](const Status&) {});
   for (std::uint64_t n = 0; n < 2; ++n) {
     ASSERT_TRUE(b.unitPlace(0, {Phase::contribution, n, 0, nullptr, 8}).ok());
     ASSERT_TRUE(b.unitArrived(0, Phase::contribution).ok());
   }
   const auto place = b.unitPlace(0, {Phase::contribution, 2, 0, nullptr, 8});
   EXPECT_EQ(place.status().code(), Code::internal);
+  EXPECT_EQ(place.status().culprit(), 4);
+  EXPECT_EQ(place.status().message().find("rank 4 broke the protocol"), 0U) << place.status().message();
   EXPECT_EQ(b.creditArrived(0, {Phase::result, 1}).code(), Code::internal);
 }
 

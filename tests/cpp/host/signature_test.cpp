@@ -61,6 +61,8 @@ TEST(Signature, WhenDescribed_ReadsAsTheCall) {
   EXPECT_EQ(describe(allReduce()), "all_reduce #17 float32[100] SUM");
   EXPECT_EQ(describe(allToAll({1, 2}, {1, 2})), "all_to_all #17 float32 with split sizes");
   EXPECT_EQ(describe(Signature{}), "barrier #0");
+  const int globalRanks[] = {4, 6};
+  EXPECT_EQ(describe(broadcast(1), globalRanks), "broadcast #17 float32[100] root 6");
 }
 
 TEST(Signature, WhenAllRanksCallTheSame_IsOk) {
