@@ -283,9 +283,11 @@ void Backend::shutdown() {
   if (creator_ != getpid()) return;
   ReleaseGil gil;
   std::chrono::milliseconds timeout;
+  decltype(batches_) dropped;  // after the lock: what they hold may need the GIL to go
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (std::exchange(shutDown_, true)) return;
+    dropped.swap(batches_);
     timeout = timeout_;
   }
   if (!group_) return;
@@ -305,21 +307,25 @@ void Backend::cleanStore(bool orderly) {
 }
 
 void Backend::startCoalescing() {
+  checkOwner();
+  (void)takeBatch();  // one that the caller's own exception left behind
   std::lock_guard<std::mutex> lock(mutex_);
-  // A batch of this thread that raised has never been ended: its works are dropped.
-  TORCH_CHECK(!batch_ || batchThread_ == std::this_thread::get_id(),
-              "kaitian: startCoalescing() while another thread collects a batch");
-  batch_.emplace();
-  batchThread_ = std::this_thread::get_id();
+  batches_.try_emplace(std::this_thread::get_id());
 }
 
 WorkRef Backend::endCoalescing() {
+  auto parts = takeBatch();
+  TORCH_CHECK(parts,
+              "kaitian: endCoalescing() without startCoalescing(), or after a call of the batch raised");
+  if (parts->size() == 1) return parts->front();
+  return c10::make_intrusive<BatchWork>(getRank(), std::move(*parts));
+}
+
+std::optional<std::vector<WorkRef>> Backend::takeBatch() {
   std::lock_guard<std::mutex> lock(mutex_);
-  TORCH_CHECK(batch_, "kaitian: endCoalescing() without startCoalescing()");
-  auto parts = std::move(*batch_);
-  batch_.reset();
-  if (parts.size() == 1) return parts[0];
-  return c10::make_intrusive<BatchWork>(getRank(), std::move(parts));
+  auto batch = batches_.extract(std::this_thread::get_id());
+  if (batch.empty()) return std::nullopt;
+  return std::move(batch.mapped());
 }
 
 void Backend::checkUsable() const {

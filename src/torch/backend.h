@@ -9,6 +9,8 @@
 
 #include <torch/csrc/utils/pybind.h>
 
+#include <exception>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -142,6 +144,22 @@ class Backend final : public c10d::Backend {
     /// The same call on the vendor's communicator, given contiguous tensors; null: never passed through.
     std::function<WorkRef(c10d::Backend&, Tensors& inputs, Tensors& outputs)> whole;
   };
+  /// Drops the calling thread's batch if a call of it throws: nobody will end that batch.
+  class DropsBatch {
+   public:
+    explicit DropsBatch(Backend& backend) : backend_(backend) {}
+    ~DropsBatch() {
+      if (std::uncaught_exceptions() > before_) (void)backend_.takeBatch();
+    }
+    DropsBatch(const DropsBatch&) = delete;
+    DropsBatch& operator=(const DropsBatch&) = delete;
+
+   private:
+    Backend& backend_;
+    const int before_ = std::uncaught_exceptions();
+  };
+  /// Ends the batch of the calling thread; null if there is none.
+  std::optional<std::vector<WorkRef>> takeBatch();
   WorkRef run(Call call);
   WorkRef reduceAll(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options, c10d::OpType type);
   WorkRef gatherAll(const char* name, Tensors& outputs, Tensors& inputs,
@@ -179,8 +197,7 @@ class Backend final : public c10d::Backend {
 
   mutable std::mutex mutex_;
   std::chrono::milliseconds timeout_;
-  std::optional<std::vector<WorkRef>> batch_;
-  std::thread::id batchThread_;
+  std::map<std::thread::id, std::vector<WorkRef>> batches_;  // being collected, by the thread that does it
   std::optional<relay::Capabilities> active_;  // of the only island, once its communicator is made
   bool shutDown_ = false;
 };

@@ -7,6 +7,7 @@ namespace kaitian::shim {
 using plan::Kind;
 
 WorkRef Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
+  const DropsBatch guard(*this);
   checkRank("broadcast", "src", options.rootRank);
   expectCount("broadcast", "tensor", tensors.size(), 1);
   Call call;
@@ -24,6 +25,7 @@ WorkRef Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& optio
 }
 
 WorkRef Backend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  const DropsBatch guard(*this);
   c10d::AllreduceCoalescedOptions all;
   static_cast<c10d::AllreduceOptions&>(all) = options;
   expectCount("all_reduce", "tensor", tensors.size(), 1);
@@ -31,6 +33,7 @@ WorkRef Backend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& optio
 }
 
 WorkRef Backend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
+  const DropsBatch guard(*this);
   return reduceAll(tensors, options, c10d::OpType::ALLREDUCE_COALESCED);
 }
 
@@ -51,6 +54,7 @@ WorkRef Backend::reduceAll(Tensors& tensors, const c10d::AllreduceCoalescedOptio
 }
 
 WorkRef Backend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
+  const DropsBatch guard(*this);
   checkRank("reduce", "dst", options.rootRank);
   expectCount("reduce", "tensor", tensors.size(), 1);
   Call call;
@@ -67,6 +71,7 @@ WorkRef Backend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
 
 WorkRef Backend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                            const c10d::AllgatherOptions& options) {
+  const DropsBatch guard(*this);
   expectCount("all_gather", "tensor", inputs.size(), 1);
   expectCount("all_gather", "tensor_list", outputs.size(), 1);
   expectCount("all_gather", "tensor_list", outputs[0].size(), static_cast<std::size_t>(getSize()));
@@ -96,12 +101,14 @@ WorkRef Backend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
 
 WorkRef Backend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                  const c10d::AllgatherOptions& options) {
+  const DropsBatch guard(*this);
   Tensors outputs{output}, inputs{input};
   return gatherAll("all_gather_into_tensor", outputs, inputs, options, c10d::OpType::_ALLGATHER_BASE);
 }
 
 WorkRef Backend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                  const c10d::AllgatherOptions& options) {
+  const DropsBatch guard(*this);
   return gatherAll("all_gather_into_tensor_coalesced", outputs, inputs, options, c10d::OpType::COALESCED);
 }
 
@@ -132,6 +139,7 @@ WorkRef Backend::gatherAll(const char* name, Tensors& outputs, Tensors& inputs,
 
 WorkRef Backend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
                                      const c10d::AllgatherOptions& options) {
+  const DropsBatch guard(*this);
   expectCount("all_gather_coalesced", "output_tensor_lists", outputs.size(),
               static_cast<std::size_t>(getSize()));
   Call call;
@@ -160,6 +168,7 @@ WorkRef Backend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inp
 }
 
 WorkRef Backend::gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
+  const DropsBatch guard(*this);
   checkRank("gather", "dst", options.rootRank);
   expectCount("gather", "tensor", inputs.size(), 1);
   const bool root = options.rootRank == getRank();
@@ -196,6 +205,7 @@ WorkRef Backend::gather(std::vector<Tensors>& outputs, Tensors& inputs, const c1
 
 WorkRef Backend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                          const c10d::ScatterOptions& options) {
+  const DropsBatch guard(*this);
   checkRank("scatter", "src", options.rootRank);
   expectCount("scatter", "tensor", outputs.size(), 1);
   const bool root = options.rootRank == getRank();
@@ -233,6 +243,7 @@ WorkRef Backend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
 
 WorkRef Backend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                 const c10d::ReduceScatterOptions& options) {
+  const DropsBatch guard(*this);
   expectCount("reduce_scatter", "output", outputs.size(), 1);
   expectCount("reduce_scatter", "input_list", inputs.size(), 1);
   expectCount("reduce_scatter", "input_list", inputs[0].size(), static_cast<std::size_t>(getSize()));
@@ -256,6 +267,7 @@ WorkRef Backend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
 
 WorkRef Backend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                       const c10d::ReduceScatterOptions& options) {
+  const DropsBatch guard(*this);
   Tensors outputs{output}, inputs{input};
   return scatterReduced("reduce_scatter_tensor", outputs, inputs, options,
                         c10d::OpType::_REDUCE_SCATTER_BASE);
@@ -263,6 +275,7 @@ WorkRef Backend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
 
 WorkRef Backend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                  const c10d::ReduceScatterOptions& options) {
+  const DropsBatch guard(*this);
   return scatterReduced("reduce_scatter_tensor_coalesced", outputs, inputs, options, c10d::OpType::COALESCED);
 }
 
@@ -291,6 +304,7 @@ WorkRef Backend::scatterReduced(const char* name, Tensors& outputs, Tensors& inp
 }
 
 WorkRef Backend::barrier(const c10d::BarrierOptions& options) {
+  const DropsBatch guard(*this);
   // Ranks may enter through different dispatch keys, so a barrier never looks at devices.
   Call call;
   call.type = c10d::OpType::BARRIER;

@@ -38,6 +38,7 @@ std::vector<std::int64_t> rowOf(const char* argument, const at::Tensor& tensor,
 
 WorkRef Backend::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& outputSplits,
                                std::vector<std::int64_t>& inputSplits, const c10d::AllToAllOptions& options) {
+  const DropsBatch guard(*this);
   Call call;
   call.type = c10d::OpType::ALLTOALL_BASE;
   call.collective.kind = plan::Kind::allToAll;
@@ -59,6 +60,7 @@ WorkRef Backend::alltoall_base(at::Tensor& output, at::Tensor& input, std::vecto
 }
 
 WorkRef Backend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
+  const DropsBatch guard(*this);
   expectCount("all_to_all", "input_tensor_list", inputs.size(), static_cast<std::size_t>(getSize()));
   expectCount("all_to_all", "output_tensor_list", outputs.size(), static_cast<std::size_t>(getSize()));
   Call call;
@@ -123,16 +125,19 @@ WorkRef Backend::message(const char* name, c10d::OpType type, Tensors& tensors, 
 }
 
 WorkRef Backend::send(Tensors& tensors, int peer, int tag) {
+  const DropsBatch guard(*this);
   checkRank("send", "dst", peer);
   return message("send", c10d::OpType::SEND, tensors, peer, tag, true);
 }
 
 WorkRef Backend::recv(Tensors& tensors, int peer, int tag) {
+  const DropsBatch guard(*this);
   checkRank("recv", "src", peer);
   return message("recv", c10d::OpType::RECV, tensors, peer, tag, false);
 }
 
 WorkRef Backend::recvAnysource(Tensors& tensors, int tag) {
+  const DropsBatch guard(*this);
   return message("recv", c10d::OpType::RECVANYSOURCE, tensors, host::HostGroup::kAnySource, tag, false);
 }
 

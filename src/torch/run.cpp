@@ -109,7 +109,9 @@ WorkRef Backend::submit(OperationWork::Config config, relay::Request request) {
 
 WorkRef Backend::deliver(WorkRef work) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (batch_ && batchThread_ == std::this_thread::get_id()) batch_->push_back(work);
+  if (batches_.empty()) return work;
+  const auto batch = batches_.find(std::this_thread::get_id());
+  if (batch != batches_.end()) batch->second.push_back(work);
   return work;
 }
 

@@ -6,6 +6,8 @@ import os
 import random
 import threading
 import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -192,6 +194,51 @@ def messages_beside_collectives(job: Job) -> list[float]:
 def test_a_receive_does_not_block_collectives(pool: Pool, layout: list[str]) -> None:
     for rank, found in enumerate(pool.run(layout, messages_beside_collectives)):
         assert found == [2000.0 * len(layout)] * 3 + [20.0 if rank == 0 else 0.0]
+
+
+def broken_batches(job: Job) -> str:
+    """A batch in which a call raises, and one that another thread collects meanwhile."""
+    with group(job):
+        cpu = torch.device("cpu")
+        peer = (job.rank + 1) % job.size
+        world: Any = dist.group.WORLD
+        with pytest.raises(ValueError, match="argument dst"), dist.distributed_c10d._coalescing_manager(device=cpu):
+            dist.isend(torch.ones(1), 99)
+        dist.distributed_c10d._world.pg_coalesce_state.clear()  # torch's own half of the batch
+        tensor = torch.ones(1 << 16)
+        reference = weakref.ref(tensor)
+        dist.all_reduce(tensor)
+        del tensor
+        until = time.monotonic() + 10
+        while reference() is not None and time.monotonic() < until:
+            time.sleep(0.01)
+        assert reference() is None, "the works after a batch that raised are kept"
+        with pytest.raises(RuntimeError, match=r"without startCoalescing.., or after a call of the batch raised"):
+            world._end_coalescing(cpu)
+
+        world._start_coalescing(cpu)  # left open, while another thread collects its own
+        kept = dist.isend(torch.full((3,), float(job.rank)), peer, tag=1)
+        into = torch.zeros(3)
+
+        def other() -> None:
+            operations = [
+                dist.P2POp(dist.isend, torch.full((3,), 7.0), peer, tag=2),
+                dist.P2POp(dist.irecv, into, (job.rank - 1) % job.size, tag=2),
+            ]
+            for work in dist.batch_isend_irecv(operations):
+                work.wait()
+
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(other).result()
+        dist.recv(torch.zeros(3), (job.rank - 1) % job.size, tag=1)
+        world._end_coalescing(cpu).wait()
+        assert kept is not None
+        kept.wait()
+        return str(into.tolist())
+
+
+def test_batch_that_raises_is_dropped_and_threads_have_batches_of_their_own(pool: Pool) -> None:
+    assert pool.run(["cpu", "cpu"], broken_batches) == ["[7.0, 7.0, 7.0]"] * 2
 
 
 def from_anyone(job: Job) -> Any:
