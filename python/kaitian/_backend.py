@@ -6,7 +6,8 @@ import atexit
 import os
 import platform
 import socket
-from collections.abc import Sequence
+import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,16 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import DebugLevel, PrefixStore, Store, get_debug_level
 
 from kaitian import _C, _devices, _vendors
+
+#: How long the end of the process waits for what is in flight: unmatched work is no reason to hold the job.
+EXIT_PATIENCE = timedelta(seconds=5)
+#: The same where an exception ends it: what the other ranks have called too still ends well.
+FAILURE_PATIENCE = timedelta(seconds=1)
+#: Longer timeouts are as good as none; `timedelta.max` leaves the range of C++'s clocks.
+LONGEST = timedelta(days=3650)
+
+#: Process id of the maker of this module's groups: a forked child inherits the exit hook, but not their threads.
+_maker = 0
 
 #: (library, version) -> what this process found that it can do, for later groups.
 _verified: dict[tuple[str, str], str] = {}
@@ -183,10 +194,14 @@ def backend_of(group: dist.ProcessGroup | None = None) -> Any:
     raise ValueError(f"argument group: expected a group of backend kaitian, found backend {backend.name()!r}")
 
 
-def _stop_all(backends: Sequence[Any] | None = None) -> None:
+def _stop_all() -> None:
     """End all groups before the interpreter does: their threads may hold tensors and Python callbacks."""
-    for backend in _C.live() if backends is None else backends:
-        backend.shutdown()
+    if os.getpid() != _maker:
+        return
+    raised = getattr(sys, "last_value", None) is not None  # set when an exception has ended the main program
+    until = time.monotonic() + (FAILURE_PATIENCE if raised else EXIT_PATIENCE).total_seconds()
+    for backend in _C.live():
+        backend.leave(timedelta(seconds=max(0.0, until - time.monotonic())))
     _C.drain(timedelta(seconds=30))  # a thread that asks for the GIL of an interpreter that has gone ends the process
 
 

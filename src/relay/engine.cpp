@@ -24,8 +24,7 @@ bool Engine::poll() {
   if (aborting()) abortVendor();
   moved = releaseIdle() || moved;
   moved = context_->cooling.poll() || moved;
-  if (closing_) closeIfIdle();
-  return moved;
+  return (closing_ && closeIfIdle()) || moved;
 }
 
 host::Clock::time_point Engine::nextPoll() const {

@@ -47,6 +47,7 @@ class Engine final : public Participant {
   host::HostGroup::Traffic traffic();
   void abort(const std::string& reason);
   Status shutdown(std::chrono::milliseconds timeout);
+  Status leave(std::chrono::milliseconds patience);
   /// The user has dropped the group.
   void detach();
 
@@ -82,6 +83,7 @@ class Engine final : public Participant {
   void push(Item item, bool wake);  // REQUIRES: mutex_ held
   bool mayUseVendor(const Request& request) const;
   std::chrono::milliseconds timeoutOr(std::chrono::milliseconds timeout) const;
+  Status close(std::unique_lock<std::mutex> lock, host::Clock::time_point until, bool leaves);
   OperationRef finishedAtOnce(std::uint64_t sequence, std::function<void()> done,
                               std::shared_ptr<void> keepAlive);
 
@@ -106,7 +108,9 @@ class Engine final : public Participant {
   void abortVendor();
   bool aborting() const { return abortBy_ != host::Clock::time_point::max(); }
   bool releaseIdle();
-  void closeIfIdle();
+  bool closeIfIdle();
+  Status leftInFlight() const;
+  std::string inFlight() const;
   void forgetPassed();
   void dropElsewhere(std::vector<PassedCall> calls);
   void checkLibrary();
@@ -171,6 +175,7 @@ class Engine final : public Participant {
   host::Clock::time_point abortBy_ = host::Clock::time_point::max();   // the vendor is to be aborted by then
   host::Clock::time_point reportBy_ = host::Clock::time_point::max();  // a library's error is told by then
   bool closing_ = false, failed_ = false, over_ = false;
+  bool leaves_ = false;  // closing because the process ends
   // A process that was stopped itself, maybe within poll(), first reads what the others have said meanwhile.
   static constexpr std::chrono::milliseconds kWaking{200};
   host::Clock::time_point lastPoll_ = host::Clock::now();

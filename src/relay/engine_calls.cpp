@@ -190,11 +190,20 @@ void Engine::abort(const std::string& reason) {
 
 Status Engine::shutdown(std::chrono::milliseconds timeout) {
   std::unique_lock<std::mutex> lock(mutex_);
-  if (closed_) return poison_.code() == Code::aborted ? Status() : poison_;
   const auto until = host::Clock::now() + timeoutOr(timeout);
+  return close(std::move(lock), until, false);
+}
+
+Status Engine::leave(std::chrono::milliseconds patience) {
+  return close(std::unique_lock<std::mutex>(mutex_), host::Clock::now() + patience, true);
+}
+
+Status Engine::close(std::unique_lock<std::mutex> lock, host::Clock::time_point until, bool leaves) {
+  if (closed_) return poison_.code() == Code::aborted ? Status() : poison_;
   push(
-      [until](Engine& engine) {
+      [until, leaves](Engine& engine) {
         engine.closing_ = true;
+        engine.leaves_ = engine.leaves_ || leaves;
         engine.closeBy_ = std::min(engine.closeBy_, until);
         engine.watch(until);
       },

@@ -60,16 +60,39 @@ bool Engine::releaseIdle() {
          }) > 0;
 }
 
-void Engine::closeIfIdle() {
+bool Engine::closeIfIdle() {
   const bool inFlight = busy() || !passed_.empty();
-  if (inFlight && host::Clock::now() >= closeBy_)
-    context_->fail({Code::timeout,
-                    "shutdown of " + inGroup() + ": operations were still in flight; " + who(rank_) +
-                        " waited for them until its deadline",
-                    globalRank(rank_)});
+  const bool late = inFlight && context_->hosts.status().ok() && host::Clock::now() >= closeBy_;
+  if (late) context_->fail(leftInFlight());
   if (inFlight || aborting() || !leaving_.empty() || !context_->cooling.empty() || !activation_.idle())
-    return;
+    return late;
   end();
+  return true;
+}
+
+/// The failure of a group that is closed while something is in flight.
+Status Engine::leftInFlight() const {
+  if (leaves_)
+    return {Code::peerLost,
+            "the process of " + who(rank_) + " ends while " + inFlight() + " was in flight in " + inGroup() +
+                "; look at its log first",
+            globalRank(rank_)};
+  return {Code::timeout,
+          "shutdown of " + inGroup() + ": " + inFlight() + " was still in flight; " + who(rank_) +
+              " waited for it until its deadline",
+          globalRank(rank_)};
+}
+
+/// The oldest operation that is not over; a collective before a message.
+std::string Engine::inFlight() const {
+  if (!running_.empty()) return describe(running_.front()->signature());
+  for (const auto& queued : queue_) {
+    if (queued.collective) return describe(queued.collective->signature());
+    if (queued.call) return describe(*queued.call);
+  }
+  if (!messages_.empty()) return messages_.front()->describe();
+  if (const auto passed = passed_.oldest()) return describe(passed->signature);
+  return "an operation";
 }
 
 void Engine::end() {

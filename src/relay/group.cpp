@@ -37,6 +37,7 @@ class GroupHandle final : public Group {
   host::HostGroup::Traffic traffic() const override { return engine_->traffic(); }
   void abort(const std::string& reason) override { engine_->abort(reason); }
   Status shutdown(std::chrono::milliseconds timeout) override { return engine_->shutdown(timeout); }
+  Status leave(std::chrono::milliseconds patience) override { return engine_->leave(patience); }
 
  private:
   const std::shared_ptr<ProcessImpl> process_;

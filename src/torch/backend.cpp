@@ -279,7 +279,11 @@ void Backend::abort() {
   if (vendor_) vendor_->abort();
 }
 
-void Backend::shutdown() {
+void Backend::shutdown() { end(std::nullopt); }
+
+void Backend::leave(std::chrono::milliseconds patience) { end(patience); }
+
+void Backend::end(std::optional<std::chrono::milliseconds> patience) {
   if (creator_ != getpid()) return;
   ReleaseGil gil;
   std::chrono::milliseconds timeout;
@@ -291,9 +295,12 @@ void Backend::shutdown() {
     timeout = timeout_;
   }
   if (!group_) return;
-  const Status status = group_->shutdown(timeout);
+  const bool sound = group_->status().ok();
+  const Status status = patience ? group_->leave(std::min(*patience, timeout)) : group_->shutdown(timeout);
+  // What failed before has been told to whoever waited for it.
   if (!status.ok())
-    core::log(core::LogLevel::info, getRank(), "group ended after a failure: ", status.message());
+    core::log(sound ? core::LogLevel::warn : core::LogLevel::info, globalRank(),
+              "group ended after a failure: ", status.message());
   cleanStore(status.ok());
   if (!vendor_) return;
   if (!status.ok()) vendor_->abort();

@@ -86,6 +86,8 @@ class Backend final : public c10d::Backend {
   c10d::ErrorType getError() override;
   void abort() override;
   void shutdown() override;
+  /// shutdown() at the end of the process: what is in flight has `patience` to end, or fails on all ranks.
+  void leave(std::chrono::milliseconds patience);
 
   void startCoalescing() override;
   WorkRef endCoalescing() override;
@@ -170,6 +172,7 @@ class Backend final : public c10d::Backend {
   bool passes(const Call& call, const relay::Request& request);
   WorkRef message(const char* name, c10d::OpType type, Tensors& tensors, int peer, int tag, bool send);
   WorkRef deliver(WorkRef work);
+  void end(std::optional<std::chrono::milliseconds> patience);
   WorkRef submit(OperationWork::Config work, relay::Request request);
 
   /// True for tensors on this rank's accelerator, false for CPU tensors; throws for anything else.

@@ -259,6 +259,7 @@ PYBIND11_MODULE(_C, module) {
             self.monitoredBarrier(options, true);
           },
           py::arg("timeout"), py::call_guard<py::gil_scoped_release>())
+      .def("leave", &Backend::leave, py::arg("patience"), py::call_guard<py::gil_scoped_release>())
       .def("set_timeout", [](Backend& self, std::chrono::milliseconds timeout) { self.setTimeout(timeout); })
       .def("failure", [](Backend& self) {
         const auto status = self.group().status();

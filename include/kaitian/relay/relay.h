@@ -166,8 +166,12 @@ class Group {
 
   /// Poisons the group on all ranks. Returns at once.
   virtual void abort(const std::string& reason) = 0;
-  /// Waits for operations in flight (until the deadline), says goodbye and frees everything. Idempotent.
+  /// Waits for operations in flight, says goodbye and frees everything. What is still in flight when the time
+  /// is over (0: the group's timeout) fails the group on all ranks. Idempotent.
   virtual Status shutdown(std::chrono::milliseconds timeout) = 0;
+  /// As shutdown(), for a process that ends: it waits for `patience` alone, which may be 0, and the failure
+  /// says that the process ends.
+  virtual Status leave(std::chrono::milliseconds patience) = 0;
 };
 
 }  // namespace kaitian::relay

@@ -248,6 +248,51 @@ TEST(Abort, WithOperationsInFlight_EndsThemEverywhere) {
   });
 }
 
+TEST(Leave, WithAnUnmatchedReceive_NamesItAndTheRankWithoutDelay) {
+  RelayShape shape = failing("a,cpu");
+  shape.config.globalRanks = {5, 7};
+  std::latch left(shape.worldSize());
+  runRelay(shape, [&](RelayRank& rank) {
+    Call call(sum(1024), rank);
+    std::byte data[8];
+    MessageRequest request;
+    request.peer = 0;
+    request.buffer = {data, 8};
+    const auto begun = host::Clock::now();
+    const auto operation =
+        rank.rank == 0 ? call.submit(rank.group()) : rank.group().submit(std::move(request));
+    if (rank.rank == 1) {
+      EXPECT_EQ(rank.group().leave(milliseconds(100)).code(), Code::peerLost);
+    }
+    const Status status = outcome(operation);
+    EXPECT_LT(host::Clock::now() - begun, std::chrono::seconds(2)) << "no heartbeat is waited for";
+    EXPECT_EQ(status.code(), Code::peerLost);
+    EXPECT_EQ(status.culprit(), 7);
+    EXPECT_THAT(status.message(),
+                HasSubstr("the process of rank 7 (host h0, pid 101, cpu) ends while receive of "
+                          "8 bytes from rank 5, tag 0 was in flight in group \"g0\""));
+    left.arrive_and_wait();
+  });
+}
+
+TEST(Shutdown, WithAnUnmatchedReceive_FailsAtItsDeadline) {
+  const RelayShape shape = failing("a,cpu");
+  std::latch left(shape.worldSize());
+  runRelay(shape, [&](RelayRank& rank) {
+    if (rank.rank == 1) {
+      std::byte data[8];
+      MessageRequest request;
+      request.peer = 0;
+      request.buffer = {data, 8};
+      const auto operation = rank.group().submit(std::move(request));
+      EXPECT_EQ(rank.group().shutdown(milliseconds(300)).code(), Code::timeout);
+      EXPECT_THAT(outcome(operation).message(),
+                  HasSubstr("receive of 8 bytes from rank 0, tag 0 was still in flight; rank 1"));
+    }
+    left.arrive_and_wait();
+  });
+}
+
 TEST(Shutdown, CalledTwice_IsTheSameAsOnce) {
   runRelay(shapeOf("a,a,cpu"), [](RelayRank& rank) {
     Call call(sum(1024), rank);
