@@ -80,6 +80,8 @@ def _create(request: Any, options: Any) -> Any:
         towards=os.environ.get("MASTER_ADDR", ""),
         detail=_is_detail(),
     )
+    global _maker
+    _maker = os.getpid()
     # Registered again, so that it runs before what device packages registered since: they stop their streams.
     atexit.unregister(_stop_all)
     atexit.register(_stop_all)

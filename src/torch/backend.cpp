@@ -236,7 +236,14 @@ Backend::~Backend() {
   vendor_.reset();
 }
 
+void Backend::checkOwner() const {
+  if (creator_ == getpid()) return;
+  throwIfBad({Code::aborted, "kaitian: this process was forked from pid " + std::to_string(creator_) +
+                                 ", which owns the group \"" + config_.name + "\"; make a new group here"});
+}
+
 void Backend::setTimeout(std::chrono::milliseconds timeout) {
+  checkOwner();
   if (timeout.count() <= 0)
     throwIfBad({Code::invalidArgument, "argument timeout: expected a positive time, found " +
                                            std::to_string(timeout.count()) + " ms"});
@@ -274,6 +281,7 @@ c10d::ErrorType Backend::getError() {
 }
 
 void Backend::abort() {
+  checkOwner();
   ReleaseGil gil;
   group_->abort("abort() was called on rank " + std::to_string(globalRank()));
   if (vendor_) vendor_->abort();
@@ -336,6 +344,7 @@ std::optional<std::vector<WorkRef>> Backend::takeBatch() {
 }
 
 void Backend::checkUsable() const {
+  checkOwner();
   throwIfBad(group_->status());
   std::lock_guard<std::mutex> lock(mutex_);
   if (shutDown_) throwIfBad({Code::aborted, "kaitian: the process group has been destroyed"});

@@ -124,7 +124,11 @@ class Backend final : public c10d::Backend {
   WorkRef recvAnysource(Tensors& tensors, int tag) override;
 
   const host::World& world() const { return world_; }
-  relay::Group& group() { return *group_; }
+  /// Throws in a forked child.
+  relay::Group& group() {
+    checkOwner();
+    return *group_;
+  }
   const PathCounters& counters() const { return *counters_; }
   std::string capabilities() const { return group_->capabilities(); }
   bool mixed() const { return world_.layout.islands() > 1; }

@@ -1,6 +1,8 @@
 #include "torch/work.h"
 
 #include <c10/core/StreamGuard.h>
+#include <pthread.h>
+#include <unistd.h>
 
 #include <condition_variable>
 #include <mutex>
@@ -20,6 +22,7 @@ host::Clock::time_point deadline(std::chrono::milliseconds timeout) {
 
 OperationWork::OperationWork(Config config)
     : Work(config.rank, config.type, config.title.c_str(), std::optional<Tensors>(std::move(config.inputs))),
+      creator_(getpid()),
       outputs_(std::move(config.outputs)),
       title_(std::move(config.title)),
       device_(std::move(config.device)),
@@ -34,14 +37,20 @@ OperationWork::OperationWork(Config config)
 
 namespace {
 
-/// Works of this process whose callbacks have not all returned.
+/// Works of this process whose callbacks have not all returned. A forked child starts with none: the threads
+/// that would finish them are in its parent alone.
 struct Unfinished {
   std::mutex mutex;
   std::condition_variable none;
   std::int64_t count = 0;
 
   static Unfinished& instance() {
-    static auto* unfinished = new Unfinished;  // used while the interpreter ends
+    static Unfinished* unfinished = nullptr;  // never destroyed: used while the interpreter ends
+    static const int once = [] {
+      unfinished = new Unfinished;
+      return pthread_atfork(nullptr, nullptr, [] { unfinished = new Unfinished; });
+    }();
+    (void)once;
     return *unfinished;
   }
   void add(int change) {
@@ -143,7 +152,14 @@ std::exception_ptr OperationWork::exception() const {
   return exception_;
 }
 
+void OperationWork::checkOwner() const {
+  if (operation_->finished() || creator_ == getpid()) return;
+  throwIfBad({Code::aborted, title_ + ": this process was forked from pid " + std::to_string(creator_) +
+                                 " while the operation was in flight; its result comes there alone"});
+}
+
 bool OperationWork::waitHost(host::Clock::time_point until) {
+  checkOwner();
   relay::Process::completionWaits(true);
   bool reached = operation_->wait(until);
   const bool futureTaken = futureTaken_;

@@ -77,11 +77,14 @@ class OperationWork final : public c10d::Work {
   std::uint64_t getSequencenumber() const override { return operation_->sequence(); }
 
  private:
+  /// Throws in a forked child for what had not finished there: nobody will finish it.
+  void checkOwner() const;
   /// Blocks the host until outputs are there or enqueued; false when the time came first.
   bool waitHost(host::Clock::time_point until);
   void orderStream();
   std::vector<relay::EventRef> lastEvents() const;
 
+  const int creator_;  // process id
   relay::OperationRef operation_;
   Tensors outputs_;
   std::string title_;
