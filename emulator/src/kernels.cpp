@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
@@ -118,6 +119,11 @@ bool mayRunLater(const Tensor& tensor, bool nonBlocking) {
 }
 
 Tensor copyFrom(const Tensor& self, const Tensor& target, bool nonBlocking) {
+  // As on a real device these come from the call; the stream would tell of them at its next synchronize
+  // alone.
+  TORCH_CHECK(at::is_expandable_to(self.sizes(), target.sizes()), "copy_: a tensor of sizes ", self.sizes(),
+              " does not fit into one of sizes ", target.sizes());
+  at::assert_no_internal_overlap(target);
   Stream& stream = currentStream();
   const bool later = mayRunLater(self, nonBlocking) && mayRunLater(target, nonBlocking);
   useOn(self, stream);

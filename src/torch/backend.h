@@ -138,6 +138,7 @@ class Backend final : public c10d::Backend {
 
   /// A collective with its tensors, checked.
   struct Call {
+    const char* name = nullptr;  // as the user knows it; null: that of the kind
     c10d::OpType type = c10d::OpType::UNKNOWN;
     plan::Collective collective;
     Tensors inputs, outputs;  // outputs of in-place kinds are also their inputs

@@ -116,6 +116,7 @@ WorkRef Backend::gatherAll(const char* name, Tensors& outputs, Tensors& inputs,
                            const c10d::AllgatherOptions& options, c10d::OpType type) {
   expectCount(name, "outputs", outputs.size(), inputs.size());
   Call call;
+  call.name = name;
   call.type = type;
   call.collective.kind = Kind::allGather;
   for (std::size_t t = 0; t < inputs.size(); ++t) {
@@ -143,6 +144,7 @@ WorkRef Backend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inp
   expectCount("all_gather_coalesced", "output_tensor_lists", outputs.size(),
               static_cast<std::size_t>(getSize()));
   Call call;
+  call.name = "all_gather_coalesced";
   call.type = c10d::OpType::ALLGATHER_COALESCED;
   call.collective.kind = Kind::allGather;
   call.collective.lists = true;
@@ -285,6 +287,7 @@ WorkRef Backend::scatterReduced(const char* name, Tensors& outputs, Tensors& inp
     refuse(std::string(name) + ": argument inputs: expected at least one tensor, found none");
   expectCount(name, "outputs", outputs.size(), inputs.size());
   Call call;
+  call.name = name;
   call.type = type;
   call.collective.kind = Kind::reduceScatter;
   for (std::size_t t = 0; t < inputs.size(); ++t) {

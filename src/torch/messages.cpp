@@ -1,5 +1,6 @@
 // Calls in which every pair of ranks has data of its own: all-to-all and point-to-point.
 #include "torch/backend.h"
+#include "torch/overlap.h"
 #include "torch/tensors.h"
 
 namespace kaitian::shim {
@@ -40,6 +41,7 @@ WorkRef Backend::alltoall_base(at::Tensor& output, at::Tensor& input, std::vecto
                                std::vector<std::int64_t>& inputSplits, const c10d::AllToAllOptions& options) {
   const DropsBatch guard(*this);
   Call call;
+  call.name = "all_to_all_single";
   call.type = c10d::OpType::ALLTOALL_BASE;
   call.collective.kind = plan::Kind::allToAll;
   call.sends = rowOf("input_split_sizes", input, inputSplits, getSize());
@@ -95,7 +97,8 @@ WorkRef Backend::message(const char* name, c10d::OpType type, Tensors& tensors, 
     refuse(std::string(name) +
            " from any source serves CPU tensors only: the sender's device decides the path of a device "
            "tensor. hint: name the source, or receive on the CPU");
-  Dense dense(send ? tensors : Tensors{}, send ? Tensors{} : tensors, false);
+  if (!send) checkOutputs(name, tensors);
+  Dense dense(send ? tensors : Tensors{}, send ? Tensors{} : tensors, false, {});
   const auto& used = send ? dense.inputs : dense.outputs;
 
   relay::MessageRequest request;

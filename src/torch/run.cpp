@@ -1,5 +1,6 @@
 // From a call of c10d to an operation of the relay or a call of the vendor library.
 #include "torch/backend.h"
+#include "torch/overlap.h"
 #include "torch/tensors.h"
 
 namespace kaitian::shim {
@@ -41,9 +42,11 @@ bool Backend::checkDevices(const char* name, const Tensors& inputs, const Tensor
 
 WorkRef Backend::run(Call call) {
   checkUsable();
-  const std::string name = plan::toString(call.collective.kind);
+  const std::string kind = plan::toString(call.collective.kind),
+                    name = call.name != nullptr ? call.name : kind;
   const bool onDevice = checkDevices(name.c_str(), call.inputs, call.outputs);
   checkTypes(name.c_str(), call.inputs, call.outputs, call.op);
+  checkOutputs(name.c_str(), call.outputs);
   auto& collective = call.collective;
   const at::ScalarType type = !call.inputs.empty()    ? call.inputs[0].scalar_type()
                               : !call.outputs.empty() ? call.outputs[0].scalar_type()
@@ -59,7 +62,8 @@ WorkRef Backend::run(Call call) {
   }
   if (asBytes && call.bytesOf) call.bytesOf(call);
 
-  Dense dense(call.inputs, call.outputs, inPlaceKind(collective.kind));
+  Dense dense(call.inputs, call.outputs, inPlaceKind(collective.kind),
+              sharedInputs(collective, getRank(), getSize(), call.inputs, call.outputs));
   relay::Request request;
   request.collective = std::move(collective);
   request.sends = std::move(call.sends);
@@ -83,7 +87,7 @@ WorkRef Backend::run(Call call) {
   OperationWork::Config work;
   work.rank = getRank();
   work.type = call.type;
-  work.title = "kaitian:" + name;
+  work.title = "kaitian:" + kind;
   work.inputs = call.inputs.empty() ? call.outputs : call.inputs;
   work.outputs = call.outputs;
   if (onDevice) work.device = device_;

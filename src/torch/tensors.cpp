@@ -86,10 +86,13 @@ at::Tensor fresh(const at::Tensor& t) {
 
 }  // namespace
 
-Dense::Dense(const Tensors& in, const Tensors& out, bool inPlace) {
+Dense::Dense(const Tensors& in, const Tensors& out, bool inPlace, const std::vector<bool>& copied) {
   at::NoGradGuard noGrad;
   at::AutoDispatchBelowADInplaceOrView below;
-  for (const auto& t : in) inputs.push_back(plain(t) ? t : fresh(t).copy_(t));
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    const bool asItIs = plain(in[i]) && (copied.empty() || !copied[i]);
+    inputs.push_back(asItIs ? in[i] : fresh(in[i]).copy_(in[i]));
+  }
   for (const auto& t : out) {
     if (plain(t)) {
       outputs.push_back(t);

@@ -33,8 +33,8 @@ struct Dense {
   Tensors inputs, outputs;
   std::vector<std::pair<at::Tensor, at::Tensor>> back;  // (given, dense)
 
-  /// `inPlace`: what is in the outputs is read too.
-  Dense(const Tensors& in, const Tensors& out, bool inPlace);
+  /// `inPlace`: what is in the outputs is read too. `copied` [input]: to be copied in any case; empty: none.
+  Dense(const Tensors& in, const Tensors& out, bool inPlace, const std::vector<bool>& copied);
   /// Null if there is nothing to write back.
   std::function<void()> writeBack() const;
 };

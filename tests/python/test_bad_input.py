@@ -152,7 +152,7 @@ def wrong_types(job: Job) -> None:
         )
         expect(
             ValueError,
-            "all_gather: argument output tensor 0: expected dtype Float, found Double",
+            "all_gather_into_tensor: argument output tensor 0: expected dtype Float, found Double",
             backend._allgather_base,
             ones(torch.float64, 8),
             ones(torch.float32),
