@@ -28,15 +28,15 @@ def monitored_barrier(group: dist.ProcessGroup | None = None, timeout: timedelta
     ``torch.distributed.monitored_barrier`` refuses every backend but gloo. ``timeout`` defaults to the group's.
     Raises ``torch.distributed.DistBackendError``; the group is unusable afterwards.
     """
-    milliseconds = timeout if timeout is not None else timedelta(milliseconds=-1)
-    _backend.backend_of(group).monitored_barrier(milliseconds)
+    own = _backend.bounded(timeout) if timeout is not None else timedelta(milliseconds=-1)
+    _backend.backend_of(group).monitored_barrier(own)
 
 
 def set_timeout(timeout: timedelta, group: dist.ProcessGroup | None = None) -> None:
-    """Set the deadline of operations of ``group`` that start from now on.
+    """Set the deadline of operations of ``group`` that start from now on; ten years at most.
 
     Raises ``ValueError`` for a timeout that is not positive.
     """
     if timeout <= timedelta(0):
         raise ValueError(f"argument timeout: expected a positive time, found {timeout}")
-    _backend.backend_of(group).set_timeout(timeout)
+    _backend.backend_of(group).set_timeout(_backend.bounded(timeout))

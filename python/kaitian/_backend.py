@@ -89,7 +89,17 @@ def _create(request: Any, options: Any) -> Any:
 
 
 def _timedelta(timeout: Any) -> timedelta:
-    return timeout if isinstance(timeout, timedelta) else timedelta(seconds=float(timeout))
+    found = timeout if isinstance(timeout, timedelta) else timedelta(seconds=float(timeout))
+    if found <= timedelta(0):
+        raise ValueError(
+            f"argument timeout: expected a positive time, found {found}; torch makes that of timedelta.max"
+        )
+    return bounded(found)
+
+
+def bounded(timeout: timedelta) -> timedelta:
+    """Return a timeout that C++ can count in milliseconds."""
+    return min(timeout, LONGEST)
 
 
 def _is_detail() -> bool:

@@ -20,6 +20,9 @@ import torch
 GROUP = "kaitian.devices"
 EMULATOR_MODULE = "kaitian_emulator"
 
+#: torch counts the devices of one type with a signed byte.
+MAX_INDEX = 127
+
 Provider = Callable[[int], torch.device]
 
 # Which package brings a device type; for the hint of the error alone.
@@ -104,7 +107,10 @@ def parse_device(text: str) -> tuple[str, int]:
         raise DeviceError(
             f"KAITIAN_DEVICE is {text!r}, expected NAME or NAME:INDEX such as 'cpu', 'cuda:0' or 'alpha:1'"
         )
-    return match[1], int(match[2] or 0)
+    index = int(match[2] or 0)
+    if index > MAX_INDEX:
+        raise DeviceError(f"KAITIAN_DEVICE is {text!r}, expected an index up to {MAX_INDEX}")
+    return match[1], index
 
 
 def load(name: str, index: int) -> torch.device:

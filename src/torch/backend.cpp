@@ -30,7 +30,7 @@ class TorchStore final : public host::Store {
       value = store_->get_to_str(key);
     } catch (const std::exception& error) {
       const bool late = host::Clock::now() + std::chrono::milliseconds(5) >= deadline;
-      return Status(late ? Code::timeout : Code::resource, std::string("store: ") + error.what());
+      return Status(late ? Code::timeout : Code::resource, "store: " + textOf(error));
     }
     return value;
   }
@@ -52,7 +52,7 @@ class TorchStore final : public host::Store {
       action();
       return {};
     } catch (const std::exception& error) {
-      return {Code::resource, std::string("store: ") + error.what()};
+      return {Code::resource, "store: " + textOf(error)};
     }
   }
 
@@ -145,8 +145,9 @@ std::vector<c10::intrusive_ptr<Backend>> Backend::live() {
   return found;
 }
 
-c10::intrusive_ptr<Backend> Backend::create(const Config& config) {
+c10::intrusive_ptr<Backend> Backend::create(Config config) {
   ReleaseGil gil;
+  config.timeout = std::min(config.timeout, kLongest);
   const auto deadline = host::Clock::now() + config.timeout;
   core::Log::process().setRank(host::globalRank(config.globalRanks, config.rank));
   auto shared = process(config.towards);
@@ -247,6 +248,7 @@ void Backend::setTimeout(std::chrono::milliseconds timeout) {
   if (timeout.count() <= 0)
     throwIfBad({Code::invalidArgument, "argument timeout: expected a positive time, found " +
                                            std::to_string(timeout.count()) + " ms"});
+  timeout = std::min(timeout, kLongest);
   std::lock_guard<std::mutex> lock(mutex_);
   timeout_ = timeout;
   options_->timeout = timeout;
@@ -351,7 +353,7 @@ void Backend::checkUsable() const {
 }
 
 std::chrono::milliseconds Backend::timeoutOr(std::chrono::milliseconds timeout) const {
-  if (timeout.count() > 0) return timeout;
+  if (timeout.count() > 0) return std::min(timeout, kLongest);
   std::lock_guard<std::mutex> lock(mutex_);
   return timeout_;
 }

@@ -71,7 +71,7 @@ class Backend final : public c10d::Backend {
     bool detail = false;  // TORCH_DISTRIBUTED_DEBUG=DETAIL
   };
   /// Runs the rendezvous and connects. Blocks until all members have come or the timeout.
-  static c10::intrusive_ptr<Backend> create(const Config& config);
+  static c10::intrusive_ptr<Backend> create(Config config);
   /// All that this process has made and not dropped.
   static std::vector<c10::intrusive_ptr<Backend>> live();
   ~Backend() override;

@@ -6,6 +6,9 @@
 
 #include <map>
 
+#include "kaitian/core/log.h"
+#include "torch/values.h"
+
 namespace kaitian::shim {
 namespace {
 
@@ -26,7 +29,7 @@ at::Tensor hostView(const std::byte* address, std::size_t bytes) {
 }
 
 Status statusOf(const std::exception& error, const std::string& device, const char* what) {
-  return {Code::vendor, device + ": " + what + " failed: " + error.what()};
+  return {Code::vendor, device + ": " + what + " failed: " + textOf(error)};
 }
 
 c10::Stream pooled(c10::Device device) {
@@ -44,7 +47,7 @@ bool TorchEvent::query() {
   try {
     return event_.query();
   } catch (const std::exception& error) {
-    core::log(core::LogLevel::warn, -1, "a device failed: ", error.what());
+    core::log(core::LogLevel::warn, -1, "a device failed: ", textOf(error));
     return true;
   }
 }
@@ -85,7 +88,7 @@ Result<relay::BlockRef> TorchDevice::allocateHost(std::size_t bytes) {
         {static_cast<std::int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte).pinned_memory(true))));
   } catch (const std::exception& error) {
     return Status(Code::resource, name() + ": no pinned host memory of " + std::to_string(bytes) +
-                                      " bytes for staging: " + error.what());
+                                      " bytes for staging: " + textOf(error));
   }
 }
 
@@ -97,7 +100,7 @@ Result<relay::BlockRef> TorchDevice::allocateDevice(std::size_t bytes) {
         at::empty({static_cast<std::int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte).device(device_))));
   } catch (const std::exception& error) {
     return Status(Code::resource, name() + ": no device memory of " + std::to_string(bytes) +
-                                      " bytes for scratch: " + error.what());
+                                      " bytes for scratch: " + textOf(error));
   }
 }
 

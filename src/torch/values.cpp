@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
 
+#include <cmath>
+
 namespace kaitian::shim {
 namespace {
 
@@ -34,6 +36,19 @@ double roundedTo(double factor, at::ScalarType type) {
     default:
       return factor;
   }
+}
+
+/// Whole part of the factor; throws if it is not one of the type's values.
+std::int64_t wholeOf(double factor, at::ScalarType type) {
+  const bool isSigned = c10::isSignedType(type);
+  const int bits = static_cast<int>(8 * c10::elementSize(type)) - (isSigned ? 1 : 0);
+  const double lowest = isSigned ? -std::ldexp(1.0, bits) : 0.0, beyond = std::ldexp(1.0, bits);
+  const double whole = std::trunc(factor);
+  if (!(whole >= lowest && whole < beyond))
+    C10_THROW_ERROR(ValueError, c10::str("argument op: PREMUL_SUM: expected a factor in the range of ", type,
+                                         ", found ", factor));
+  return isSigned ? static_cast<std::int64_t>(whole)
+                  : static_cast<std::int64_t>(static_cast<std::uint64_t>(whole));
 }
 
 }  // namespace
@@ -84,7 +99,7 @@ Scale scaleOf(const c10d::ReduceOp& op, at::ScalarType type) {
   double factor = extra->double_factor;
   if (extra->tensor_factor.defined()) factor = extra->tensor_factor.item().toDouble();
   scale.real = roundedTo(factor, type);
-  scale.integer = static_cast<std::int64_t>(factor);
+  if (c10::isIntegralType(type, /*includeBool=*/false)) scale.integer = wholeOf(factor, type);
   return scale;
 }
 

@@ -16,6 +16,9 @@ namespace kaitian::shim {
 using Tensors = std::vector<at::Tensor>;
 using WorkRef = c10::intrusive_ptr<c10d::Work>;
 
+/// Longer timeouts are as good as none, and would leave the range of the clock.
+constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365 * 10);
+
 /// The element type for folding; DType::bytes for types that are only moved (float8 kinds, quantised, …).
 DType dtypeOf(at::ScalarType type);
 /// Inverse of dtypeOf for every type but bytes (which gives uint8).
@@ -23,7 +26,8 @@ at::ScalarType scalarTypeOf(DType dtype);
 
 ReduceOp reduceOpOf(const c10d::ReduceOp& op);
 /// The factor of a PREMUL_SUM, converted in the tensor's type; a neutral scale for any other op. Reads a
-/// one-element tensor, which may block until its stream has written it.
+/// one-element tensor, which may block until its stream has written it. Throws for a factor that an integer
+/// type does not have.
 Scale scaleOf(const c10d::ReduceOp& op, at::ScalarType type);
 /// Inverse of reduceOpOf and scaleOf.
 c10d::ReduceOp torchOp(ReduceOp op, const Scale& scale);

@@ -15,7 +15,8 @@ std::vector<c10::Device> devicesOf(const std::shared_ptr<TorchDevice>& device) {
 }
 
 host::Clock::time_point deadline(std::chrono::milliseconds timeout) {
-  return timeout == kNoTimeout ? host::Clock::time_point::max() : host::Clock::now() + timeout;
+  return timeout == kNoTimeout || timeout > kLongest ? host::Clock::time_point::max()
+                                                     : host::Clock::now() + timeout;
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import subprocess
@@ -438,6 +439,35 @@ def test_argument_is_refused_and_the_group_stays_usable(pool: Pool, mistakes: An
     pool.run(["alpha", "cpu"], mistakes)
 
 
+def wrong_factors(job: Job) -> None:
+    with group(job) as device:
+
+        def scaled(factor: float, dtype: torch.dtype) -> torch.Tensor:
+            tensor = torch.full((3,), 2, dtype=dtype, device=device)
+            dist.all_reduce(tensor, op=dist._make_nccl_premul_sum(factor))  # type: ignore[attr-defined]
+            return tensor
+
+        for factor, dtype, wanted in (
+            (float("nan"), torch.int32, "Int, found nan"),
+            (float("inf"), torch.int64, "Long, found inf"),
+            (-float("inf"), torch.uint8, "Byte, found -inf"),
+            (-1.0, torch.uint8, "Byte, found -1"),
+            (128.0, torch.int8, "Char, found 128"),
+            (1e30, torch.int64, r"Long, found 1e\+30"),
+        ):
+            expect(
+                ValueError,
+                f"argument op: PREMUL_SUM: expected a factor in the range of {wanted}",
+                scaled,
+                factor,
+                dtype,
+            )
+        assert scaled(-2.7, torch.int32).tolist() == [-4 * job.size] * 3
+        assert scaled(-0.5, torch.uint8).tolist() == [0] * 3
+        assert scaled(float("inf"), torch.float32).tolist() == [float("inf")] * 3
+        still_right(device, job.size)
+
+
 def device_from_any_source(job: Job) -> None:
     with group(job) as device:
         tensor = torch.ones(2, device=device)
@@ -458,6 +488,8 @@ def functions_of_kaitian(job: Job) -> None:
         expect(
             ValueError, "argument timeout: expected a positive time, found 0:00:00", kaitian.set_timeout, timedelta(0)
         )
+        kaitian.set_timeout(timedelta.max)  # as good as none
+        kaitian.monitored_barrier(timeout=timedelta.max)
         other = dist.new_group([0, 1], backend="gloo")
         expect(
             ValueError,
@@ -468,6 +500,10 @@ def functions_of_kaitian(job: Job) -> None:
         still_right(device, job.size)
 
 
+def test_factor_that_an_integer_type_does_not_have_is_refused(pool: Pool) -> None:
+    pool.run(["alpha", "cpu"], wrong_factors)
+
+
 def test_functions_refuse_what_they_cannot_serve(pool: Pool) -> None:
     pool.run(["alpha", "cpu"], device_from_any_source)
     pool.run(["alpha", "cpu"], functions_of_kaitian)
@@ -476,7 +512,7 @@ def test_functions_refuse_what_they_cannot_serve(pool: Pool) -> None:
 # ---- rendezvous ----------------------------------------------------------------------------------------------------
 
 
-def init(job: Job, timeout: float = 30, key: str = "", **arguments: Any) -> None:
+def init(job: Job, timeout: float | timedelta = 30, key: str = "", **arguments: Any) -> None:
     """Like worker.group(), with whatever arguments a test needs to be wrong."""
     dist.distributed_c10d._world.group_count = 0  # failed attempts count in torch, and not on all ranks alike
     dist.init_process_group(
@@ -484,7 +520,7 @@ def init(job: Job, timeout: float = 30, key: str = "", **arguments: Any) -> None
         store=dist.PrefixStore(f"{key}/", job.store()),
         rank=job.rank,
         world_size=job.size,
-        timeout=timedelta(seconds=timeout),
+        timeout=timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout),
         **arguments,
     )
 
@@ -512,6 +548,11 @@ def wrong_options(job: Job) -> None:
     expect(TypeError, "chunk_byte|incompatible", kaitian.Options, chunk_byte=1)
 
 
+def wrong_timeouts(job: Job) -> None:
+    for timeout in (timedelta(0), timedelta(seconds=-5), timedelta.max):
+        not_made(job, ValueError, "argument timeout: expected a positive time, found", timeout=timeout)
+
+
 def unlike_options(job: Job, name: str, values: tuple[Any, Any]) -> str:
     return not_made(
         job,
@@ -530,6 +571,10 @@ def wrong_sizes(job: Job) -> None:
 def test_options_of_another_type_or_value_are_refused(pool: Pool) -> None:
     pool.run(["alpha", "cpu"], wrong_options)
     pool.run(["cpu"], wrong_sizes)
+
+
+def test_timeouts_that_are_none_are_refused(pool: Pool) -> None:
+    pool.run(["cpu"], wrong_timeouts)
 
 
 @pytest.mark.parametrize(
@@ -666,7 +711,26 @@ def test_rank_that_never_arrives_is_named_by_all_others(pool: Pool) -> None:
             if rank == absent:
                 continue
             assert re.search(wanted, text), text
+            assert "frame #" not in text
+            assert "Exception raised from" not in text
             assert seconds <= 1.5 + grace + 2, f"rank {rank} waited {seconds:.1f} s"
+
+
+def store_that_has_gone(_: Job) -> str:
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    client = dist.TCPStore("127.0.0.1", server.port, is_master=False)
+    del server
+    gc.collect()
+    with pytest.raises(dist.DistBackendError) as caught:
+        dist.init_process_group("kaitian", store=client, rank=0, world_size=2, timeout=timedelta(seconds=2))
+    return str(caught.value)
+
+
+def test_error_of_the_store_comes_without_a_backtrace(pool: Pool) -> None:
+    (text,) = pool.run(["cpu"], store_that_has_gone)
+    assert "store: " in text
+    assert "Exception raised from" not in text, text
+    assert "frame #" not in text, text
 
 
 def detail(job: Job) -> str:
@@ -829,6 +893,7 @@ def test_device_that_nothing_provides_is_an_error_at_import() -> None:
     ("text", "wanted"),
     [
         ("npu:0", "hint: install torch-npu, which brings 'npu'"),
+        ("alpha:99999999999999999999", "KAITIAN_DEVICE is 'alpha:9{20}', expected an index up to 127"),
         ("Alpha-1", "KAITIAN_DEVICE is 'Alpha-1', expected NAME or NAME:INDEX"),
         ("cpu:3", "cpu has the index 0 alone, got 3"),
         ("cuda:0", "the device provider 'cuda' could not load cuda:0: torch .* finds no CUDA or ROCm device here"),
