@@ -253,14 +253,16 @@ void bindController(py::module_& module) {
       .def_property_readonly("learning", &Controller::learning)
       .def("standalone",
            [](const Controller& self) { return self.learning() ? std::vector<double>() : self.standalone(); })
-      .def("predict",
-           [](const Controller& self, const std::vector<std::int64_t>& shares) {
-             if (shares.size() != self.ranks().size())
-               throw py::value_error("predict: argument shares: expected " + std::to_string(self.ranks().size()) +
-                                     ", found " + std::to_string(shares.size()));
-             return self.predict(shares);
-           },
-           py::arg("shares"))
+      .def(
+          "predict",
+          [](const Controller& self, const std::vector<std::int64_t>& shares) {
+            if (shares.size() != self.ranks().size())
+              throw py::value_error("predict: argument shares: expected " +
+                                    std::to_string(self.ranks().size()) + ", found " +
+                                    std::to_string(shares.size()));
+            return self.predict(shares);
+          },
+          py::arg("shares"))
       .def_property_readonly("scales",
                              [](const Controller& self) {
                                std::vector<double> scales;

@@ -28,7 +28,7 @@ struct RankLimits {
 struct Measured {
   double compute = 0;  // what grows with its share: forward and backward, without waiting inside collectives,
                        // and data and copies that nothing hid
-  double fixed = 0;     // what does not: optimizer, the caller's own work
+  double fixed = 0;    // what does not: optimizer, the caller's own work
   bool counts = false;  // false: nothing was measured (first steps after a restart, a skipped step)
 };
 

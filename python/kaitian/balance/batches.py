@@ -30,8 +30,6 @@ def rows(batch: Any, items: int, begin: int, end: int) -> Any:
     def leaf(part: Any) -> Any:
         if isinstance(part, (torch.Tensor, list)) and len(part) == items:
             return part[begin:end]
-        raise ValueError(
-            f"a batch of {items} items cannot be cut: part of it is a {type(part).__name__} of other length"
-        )
+        raise ValueError(f"a batch of {items} items cannot be cut: it holds a {type(part).__name__} of other length")
 
     return _map(batch, leaf)
