@@ -5,6 +5,8 @@
 #include <numeric>
 #include <utility>
 
+#include "schedule/median.h"
+
 namespace kaitian::schedule {
 namespace {
 
@@ -12,12 +14,6 @@ std::string text(const char* format, double value) {
   char buffer[64];
   std::snprintf(buffer, sizeof buffer, format, value);
   return buffer;
-}
-
-double median(std::deque<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 Status check(const ControllerOptions& options) {
@@ -173,7 +169,7 @@ Problem Controller::problem() const {
   Problem problem;
   problem.batch = options_.batch;
   for (const RankModel& rank : ranks_) problem.ranks.push_back(rank.cost());
-  const double tail = tails_.empty() ? 0 : median(tails_);
+  const double tail = tails_.empty() ? 0 : medianOf(tails_);
   problem.exposed = {{tail, tail}};
   if (!log_.entries().empty()) problem.current = log_.entries().back().shares;
   return problem;

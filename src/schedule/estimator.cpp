@@ -4,21 +4,11 @@
 #include <cmath>
 #include <vector>
 
+#include "schedule/median.h"
+
 namespace kaitian::schedule {
-namespace {
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  if (values.size() % 2 == 1) return *middle;
-  return (*middle + *std::max_element(values.begin(), middle)) / 2;
-}
-
-}  // namespace
-
-double ScaleEstimator::scale() const {
-  return std::exp(logs_.empty() ? start_ : median({logs_.begin(), logs_.end()}));
-}
+double ScaleEstimator::scale() const { return std::exp(logs_.empty() ? start_ : medianOf(logs_)); }
 
 double ScaleEstimator::noise() const {
   constexpr double kOfNormal =

@@ -4,16 +4,9 @@
 #include <cmath>
 #include <numeric>
 
+#include "schedule/median.h"
+
 namespace kaitian::schedule {
-namespace {
-
-double median(std::deque<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
-}  // namespace
 
 RankModel::RankModel(const RankLimits& limits, std::int64_t batch, std::int64_t microBatches,
                      const Constants& constants)
@@ -39,7 +32,7 @@ void RankModel::record(const std::vector<Sample>& samples) {
 std::vector<Sample> RankModel::samples() const {
   std::vector<Sample> samples;
   for (const auto& [size, times] : times_)
-    samples.push_back({size, median(times), static_cast<double>(times.size())});
+    samples.push_back({size, medianOf(times), static_cast<double>(times.size())});
   return samples;
 }
 
@@ -93,7 +86,7 @@ std::optional<double> RankModel::compare(double ratio, std::int64_t share, std::
   }
   if (static_cast<int>(n) < constants_.refining) return std::nullopt;
   comparing_ = false;
-  refine(median({fresh_.begin(), fresh_.end()}) / scale(), share, pieces);
+  refine(median(fresh_) / scale(), share, pieces);
   return std::nullopt;
 }
 

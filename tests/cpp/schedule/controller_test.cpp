@@ -128,7 +128,7 @@ TEST(Controller, SaysWhyTheSharesChange) {
   Cluster cluster{kUnlike};
   cluster.slowness = [](int rank, std::int64_t step) { return rank == 3 && step >= 200 ? 2.0 : 1.0; };
   const Outcome run = simulate(cluster, 300, 1);
-  EXPECT_THAT(run.controller.log().at(240).reason, HasSubstr("rank 3 slowed to 0.5"));
+  EXPECT_THAT(run.controller.log().at(212).reason, HasSubstr("rank 3 slowed to 0.5"));
   EXPECT_THAT(run.controller.log().at(0).reason, HasSubstr("even shares"));
 }
 
