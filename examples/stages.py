@@ -78,7 +78,9 @@ class Stages:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            env=os.environ | {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"} | dict(environment),
+            env=os.environ
+            | {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+            | dict(environment),
         )
         task = self._bar.add_task(name, total=None)
         reader = threading.Thread(target=self._read, args=(name, popen, task), daemon=True)

@@ -61,7 +61,7 @@ WorkRef VendorWork::child(std::chrono::milliseconds timeout) const {
 
 void VendorWork::rethrow(const std::exception& error) const {
   // The library may notice a dead rank before kaitian does, which can name it.
-  constexpr std::chrono::milliseconds kGrace{100}, kStep{2};
+  constexpr std::chrono::milliseconds kGrace{1000}, kStep{2};
   const auto until = host::Clock::now() + kGrace;
   while (group_->status().ok() && host::Clock::now() < until) std::this_thread::sleep_for(kStep);
   throwIfBad(group_->status());
