@@ -53,8 +53,8 @@ def main() -> int:
         while len(ended) < options.steps:
             for x, y in balancer.loader(dataset, epoch=epoch):
                 with balancer.step() as step:
-                    loss = step.weigh(functional.cross_entropy(model(x), y))
-                    loss.backward()
+                    loss = functional.cross_entropy(model(x), y)
+                    step.weigh(loss).backward()
                 if step.last:
                     optimizer.step()
                     optimizer.zero_grad()
