@@ -189,6 +189,8 @@ std::vector<double> Controller::standalone() const {
 
 double Controller::predict(const std::vector<std::int64_t>& shares) const {
   if (learning()) return 0;
+  for (std::size_t i = 0; i < ranks_.size(); ++i)
+    if (shares[i] > ranks_[i].cap()) return 0;
   return secondsOf(problem(), Shares{shares, std::vector<bool>(shares.size(), true), 0});
 }
 
@@ -198,7 +200,7 @@ void Controller::decide(std::int64_t step) {
   const Result<Shares> best = solve(problem());
   if (!best.ok()) return;
   const double now = predict(log_.entries().back().shares);
-  if (best.value().seconds >= now * (1 - options_.constants.gain)) return;
+  if (now > 0 && best.value().seconds >= now * (1 - options_.constants.gain)) return;
   append(step, next(step), best.value().items,
          (cause_.empty() ? "rebalanced" : cause_) + ": " + text("%.1f ms", now * 1e3) + " -> " +
              text("%.1f ms", best.value().seconds * 1e3));

@@ -66,7 +66,8 @@ class Controller {
   Problem problem() const;
   /// Items per second of each rank alone, at the share that is best for it. REQUIRES: !learning()
   std::vector<double> standalone() const;
-  /// Seconds of a step with these shares as far as is known; 0 while learning.
+  /// Seconds of a step with these shares as far as is known; 0 while learning, and where a share exceeds its
+  /// cap.
   double predict(const std::vector<std::int64_t>& shares) const;
 
  private:

@@ -170,6 +170,7 @@ TEST(Controller, WhenMemoryRunsOut_PlansWithinTheNewCap) {
     for (const Entry& entry : controller.log().entries())
       EXPECT_TRUE(entry.start <= steps + 2 || entry.shares[3] <= 40);
     EXPECT_EQ(controller.takeEvents().back().kind, "cap");
+    EXPECT_EQ(controller.predict({0, 0, 0, 256}), 0) << "beyond the cap";
     const Outcome run = simulate(cluster, controller, 100, 2);
     for (const Entry& entry : run.controller.log().entries())
       EXPECT_TRUE(entry.start <= steps + 2 || entry.shares[3] <= 40);
