@@ -107,15 +107,14 @@ void Controller::learn(std::int64_t step, const std::vector<Measured>& ranks) {
   const Entry& entry = log_.at(step);
   const bool settled = step >= std::max(entry.start, since_) + options_.constants.settling;
   const bool whole = std::all_of(ranks.begin(), ranks.end(), [](const Measured& m) { return m.counts; });
-  if (settled && whole) {
-    for (std::size_t i = 0; i < ranks_.size(); ++i)
-      ranks_[i].record(std::max(entry.shares[i], ranks_[i].limits().floor), entry.microBatches[i],
-                       ranks[i].compute);
-  }
-  if (!settled || !whole) {
-    if (state_ == State::first) since_ = std::max(since_, whole ? since_ : step + 1);
+  if (!whole) {
+    if (state_ == State::first) since_ = std::max(since_, step + 1);
     return;
   }
+  if (!settled) return;
+  for (std::size_t i = 0; i < ranks_.size(); ++i)
+    ranks_[i].record(std::max(entry.shares[i], ranks_[i].limits().floor), entry.microBatches[i],
+                     ranks[i].compute);
   if (state_ == State::first && step >= since_ + options_.constants.learningSteps - 1) {
     vary(step);
   } else if (state_ == State::varying && step >= learned_) {

@@ -106,7 +106,6 @@ class Balancer:
         self._meter = Meter(clock_for(self.device))
         self._gradients = LastGradient(model.parameters(), self._meter.clock)
         self._offer_now: Offer | None = None
-        self._in_step = False
         self._step = 0  # steps of training that are done
         self._epoch, self._epoch_step = 0, 0  # steps of the epoch that are done
         self._issued = -1  # last step for which batches were issued

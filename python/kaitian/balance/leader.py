@@ -44,7 +44,6 @@ class Leader:
         limits = [RankLimits(floor=floor, micro_cap=max(floor, min(cap, batch))) for cap in caps]
         self.controller = Controller(batch, limits, horizon=0, micro_batches=micro_batches, profile=profile or [])
         self.first: list[Entry] = self.controller.take_entries()
-        self._reasons: dict[int, str] = {}
         self.adapts = replay is None and fixed_shares is None
         self._policy, self._caps, self._horizon = policy, list(caps), 0
         if replay is not None:
@@ -54,7 +53,7 @@ class Leader:
         for entry in self.first:
             if any(0 < share < floor for share in entry.shares):
                 raise ValueError(f"schedule: expected shares of 0 or at least the floor {floor}, found {entry.shares}")
-        self._reasons.update({entry.start: entry.reason for entry in self.first})
+        self._reasons = {entry.start: entry.reason for entry in self.first}
 
     def observe(self, rows: Sequence[Row]) -> list[Entry]:
         """Return the entries that follow from the times of a step."""
