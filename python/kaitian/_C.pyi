@@ -55,7 +55,7 @@ def live() -> list[Backend]:
     """All backends that this process has made and not dropped."""
 
 def drain(timeout: timedelta) -> bool:
-    """Wait until the callbacks of all works have returned; False when the time came first."""
+    """Wait until all groups have ended and no thread holds anything of theirs; False when the time came first."""
 
 def create(
     *,

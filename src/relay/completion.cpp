@@ -17,6 +17,7 @@ struct CompletionPool::State {
   std::condition_variable ended;    // a thread has ended
   std::deque<std::function<void()>> queue;
   int threads = 0;
+  int running = 0;  // callbacks that have begun and are not dropped yet
   int waiting = 0;  // threads whose callback waits
   bool stopping = false;
 };
@@ -67,10 +68,12 @@ void CompletionPool::work(const std::shared_ptr<State>& state) {
     if (!state->queue.empty()) {
       auto callback = std::move(state->queue.front());
       state->queue.pop_front();
+      ++state->running;
       lock.unlock();
       callback();
       callback = nullptr;
       lock.lock();
+      --state->running;
     } else if (state->stopping || state->threads - state->waiting > kSpare) {
       break;
     } else {
@@ -81,6 +84,11 @@ void CompletionPool::work(const std::shared_ptr<State>& state) {
   --state->threads;
   // Under the lock: after it, nothing of this thread touches the process any more.
   state->ended.notify_all();
+}
+
+bool CompletionPool::idle() const {
+  std::lock_guard<std::mutex> lock(state_->mutex);
+  return state_->queue.empty() && state_->running == 0;
 }
 
 void CompletionPool::waits(bool begins) {

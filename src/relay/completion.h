@@ -21,6 +21,8 @@ class CompletionPool {
   /// The calling thread begins or has ended something that may wait for a later callback: meanwhile another
   /// thread runs what is queued. Waits may nest. No effect on threads that are not of a pool.
   static void waits(bool begins);
+  /// Nothing is queued, and what ran is gone with all that it held.
+  bool idle() const;
 
  private:
   struct State;

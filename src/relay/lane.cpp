@@ -20,6 +20,7 @@ struct Lane::State {
   std::deque<TicketRef> tickets;  // in call order
   std::deque<Task> unordered;
   bool busy = false;  // a task of the first ticket, or an inline task, runs
+  bool running = false;  // a task, in order or not, on the thread
   bool stopping = false;
   bool started = false;
   Thread thread;
@@ -54,10 +55,12 @@ struct Lane::State {
         continue;
       }
       const bool ordered = busy && !wasBusy;
+      running = true;
       lock.unlock();
       task();
       task = nullptr;  // what it held is released before its successor runs
       lock.lock();
+      running = false;
       if (ordered) busy = false;
     }
   }
@@ -77,6 +80,12 @@ Lane::~Lane() {
   state_->changed.notify_all();
   constexpr std::chrono::seconds kGrace{5};  // an aborted vendor call returns well before
   state_->thread.stop(kGrace);
+}
+
+bool Lane::idle() const {
+  std::lock_guard<std::mutex> lock(state_->mutex);
+  state_->dropFinished();
+  return state_->tickets.empty() && state_->unordered.empty() && !state_->busy && !state_->running;
 }
 
 Lane::TicketRef Lane::reserve() {

@@ -36,6 +36,8 @@ class Lane {
   /// Runs `now` on the calling thread if the lane is empty, else makes a ticket with what `later` returns:
   /// two forms of one task, so that the usual one need not own anything. True if it ran.
   bool launch(const Task& now, const std::function<Task()>& later);
+  /// Nothing is queued, and what ran is gone with all that it held.
+  bool idle() const;
 
  private:
   struct State;

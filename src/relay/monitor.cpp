@@ -15,6 +15,7 @@ struct Monitor::State {
   std::deque<std::function<void()>> queue;
   bool stopping = false;
   bool started = false;
+  bool running = false;
   Thread thread;
 
   void run() {
@@ -24,10 +25,12 @@ struct Monitor::State {
       if (queue.empty()) return;
       auto task = std::move(queue.front());
       queue.pop_front();
+      running = true;
       lock.unlock();
       task();
       task = nullptr;
       lock.lock();
+      running = false;
     }
   }
 };
@@ -42,6 +45,11 @@ Monitor::~Monitor() {
   state_->changed.notify_all();
   constexpr std::chrono::seconds kGrace{5};
   state_->thread.stop(kGrace);
+}
+
+bool Monitor::idle() const {
+  std::lock_guard<std::mutex> lock(state_->mutex);
+  return state_->queue.empty() && !state_->running;
 }
 
 void Monitor::run(std::function<void()> task) {

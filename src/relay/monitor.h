@@ -18,6 +18,8 @@ class Monitor {
   Monitor& operator=(const Monitor&) = delete;
 
   void run(std::function<void()> task);
+  /// Nothing is queued, and what ran is gone with all that it held.
+  bool idle() const;
 
  private:
   struct State;

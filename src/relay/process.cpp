@@ -71,6 +71,7 @@ void ProcessImpl::drive(Shared& shared) {
       std::lock_guard<std::mutex> lock(shared.mutex);
       for (auto& added : shared.added) participants.push_back(std::move(added));
       shared.added.clear();
+      shared.driving = !participants.empty();
     }
     bool moved = false;
     auto urgency = Participant::Urgency::none;
@@ -80,7 +81,8 @@ void ProcessImpl::drive(Shared& shared) {
       urgency = std::max(urgency, participant->urgency());
       next = std::min(next, participant->nextPoll());
     }
-    std::erase_if(participants, [](const auto& participant) { return participant->over(); });
+    const auto over = std::erase_if(participants, [](const auto& participant) { return participant->over(); });
+    moved = moved || over > 0;  // the next turn notes it
     if (participants.empty() && shared.stopping.load(std::memory_order_acquire)) {
       std::lock_guard<std::mutex> lock(shared.mutex);
       if (shared.added.empty()) return;
@@ -114,6 +116,29 @@ bool ProcessImpl::launch(const std::string& device, const std::function<void()>&
 }
 
 void ProcessImpl::complete(std::function<void()> callback) { completion_.run(std::move(callback)); }
+
+/// In the order in which one hands work to the next, so that what has been found idle stays so.
+bool ProcessImpl::idle() {
+  {
+    std::lock_guard<std::mutex> lock(shared_->mutex);
+    if (shared_->driving || !shared_->added.empty()) return false;
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [device, lane] : lanes_)
+      if (!lane->idle()) return false;
+  }
+  return monitor_.idle() && completion_.idle();
+}
+
+bool ProcessImpl::drain(std::chrono::milliseconds timeout) {
+  const auto until = Clock::now() + timeout;
+  while (!idle()) {
+    if (Clock::now() >= until) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
 
 std::shared_ptr<StagingPool> ProcessImpl::staging(const std::shared_ptr<Device>& device) {
   auto& entry = staging_[device.get()];

@@ -47,6 +47,7 @@ class ProcessImpl final : public Process {
   bool launch(const std::string& device, const std::function<void()>& now,
               const std::function<std::function<void()>()>& later) override;
   void complete(std::function<void()> callback) override;
+  bool drain(std::chrono::milliseconds timeout) override;
 
   void add(std::shared_ptr<Participant> participant);
   std::shared_ptr<host::Poller> sharedPoller() const { return shared_->poller; }
@@ -62,9 +63,11 @@ class ProcessImpl final : public Process {
     std::shared_ptr<host::Poller> poller;
     std::mutex mutex;
     std::vector<std::shared_ptr<Participant>> added;  // guarded by mutex
+    bool driving = false;                             // guarded by mutex: participants are left
     std::atomic<bool> stopping{false};                // tells the progress thread to end
   };
   static void drive(Shared& shared);
+  bool idle();
 
   std::shared_ptr<host::Listener> listener_;
   std::shared_ptr<Shared> shared_;

@@ -96,22 +96,46 @@ ReleaseGil::ReleaseGil() {
   if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) released.emplace();
 }
 
+namespace {
+
+/// The threads of this process, with its id: those of a parent do not run in a forked child.
+struct HeldProcess {
+  std::mutex mutex;
+  pid_t owner = 0;
+  std::shared_ptr<relay::Process> process;
+
+  static HeldProcess& instance() {
+    // Never destroyed by static destruction: other threads may still use it while the interpreter ends.
+    static auto* held = new HeldProcess;
+    return *held;
+  }
+};
+
+}  // namespace
+
+bool drain(std::chrono::milliseconds timeout) {
+  HeldProcess& held = HeldProcess::instance();
+  std::unique_lock<std::mutex> lock(held.mutex);
+  const auto process = held.owner == getpid() ? held.process : nullptr;
+  lock.unlock();
+  return !process || process->drain(timeout);
+}
+
 std::shared_ptr<relay::Process> process(const std::string& towards) {
-  static std::mutex mutex;
-  // Never destroyed by static destruction: other threads may still use it while the interpreter ends.
-  static auto* held = new std::pair<pid_t, std::shared_ptr<relay::Process>>(0, nullptr);
-  std::lock_guard<std::mutex> lock(mutex);
-  if (held->first != getpid()) {
-    if (held->second)
-      new std::shared_ptr<relay::Process>(std::move(held->second));  // of the parent: leave it alone
+  HeldProcess& held = HeldProcess::instance();
+  std::lock_guard<std::mutex> lock(held.mutex);
+  if (held.owner != getpid()) {
+    if (held.process)
+      new std::shared_ptr<relay::Process>(std::move(held.process));  // of the parent: leave it alone
     relay::Process::Options options;
     options.listen.towards = towards;
     options.listen.interface = core::Environment::read().socketInterface;
     auto made = relay::Process::create(options);
     throwIfBad(made.status());
-    *held = {getpid(), std::move(made).value()};
+    held.owner = getpid();
+    held.process = std::move(made).value();
   }
-  return held->second;
+  return held.process;
 }
 
 namespace {

@@ -29,6 +29,8 @@ namespace kaitian::shim {
 
 /// The process's threads and sockets; made at first use.
 std::shared_ptr<relay::Process> process(const std::string& towards);
+/// relay::Process::drain() of this process, if it has made one. Without the GIL.
+bool drain(std::chrono::milliseconds timeout);
 
 /// Releases the GIL for a scope if the calling thread holds it.
 struct ReleaseGil {

@@ -239,7 +239,7 @@ PYBIND11_MODULE(_C, module) {
   });
   module.def("time_all_reduce", &kaitian::shim::timeAllReduce, py::arg("backend"), py::arg("tensor"),
              py::arg("calls"));
-  module.def("drain", &kaitian::shim::OperationWork::drain, py::arg("timeout"),
+  module.def("drain", &kaitian::shim::drain, py::arg("timeout"),
              py::call_guard<py::gil_scoped_release>());
   backend.def("world", &kaitian::shim::worldOf)
       .def("path", &kaitian::shim::pathOf, py::kw_only(), py::arg("kind"), py::arg("dtype"), py::arg("op"),

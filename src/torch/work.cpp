@@ -1,11 +1,7 @@
 #include "torch/work.h"
 
 #include <c10/core/StreamGuard.h>
-#include <pthread.h>
 #include <unistd.h>
-
-#include <condition_variable>
-#include <mutex>
 
 namespace kaitian::shim {
 namespace {
@@ -36,41 +32,7 @@ OperationWork::OperationWork(Config config)
       started_(host::Clock::now()),
       ended_(started_) {}
 
-namespace {
-
-/// Works of this process whose callbacks have not all returned. A forked child starts with none: the threads
-/// that would finish them are in its parent alone.
-struct Unfinished {
-  std::mutex mutex;
-  std::condition_variable none;
-  std::int64_t count = 0;
-
-  static Unfinished& instance() {
-    static Unfinished* unfinished = nullptr;  // never destroyed: used while the interpreter ends
-    static const int once = [] {
-      unfinished = new Unfinished;
-      return pthread_atfork(nullptr, nullptr, [] { unfinished = new Unfinished; });
-    }();
-    (void)once;
-    return *unfinished;
-  }
-  void add(int change) {
-    std::lock_guard<std::mutex> lock(mutex);
-    count += change;
-    if (count == 0) none.notify_all();
-  }
-};
-
-}  // namespace
-
-bool OperationWork::drain(std::chrono::milliseconds timeout) {
-  Unfinished& unfinished = Unfinished::instance();
-  std::unique_lock<std::mutex> lock(unfinished.mutex);
-  return unfinished.none.wait_for(lock, timeout, [&unfinished] { return unfinished.count == 0; });
-}
-
 void OperationWork::attach(relay::OperationRef operation) {
-  Unfinished::instance().add(1);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     operation_ = std::move(operation);
@@ -128,7 +90,6 @@ void OperationWork::finished() {
   else
     future_->markCompleted(c10::IValue(outputs_));
   relay::Process::completionWaits(false);
-  Unfinished::instance().add(-1);
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> OperationWork::getFuture() {

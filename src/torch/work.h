@@ -59,9 +59,6 @@ class OperationWork final : public c10d::Work {
   /// The operation has finished: writes back, records events, completes the future. Completion thread.
   void finished();
 
-  /// Waits until the callbacks of all finished works of this process have returned; false when the time came
-  /// first. For the end of the interpreter: a callback must not ask for the GIL after it. Not for callbacks.
-  static bool drain(std::chrono::milliseconds timeout);
 
   bool isCompleted() override;
   bool isSuccess() const override;

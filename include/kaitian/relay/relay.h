@@ -97,6 +97,10 @@ class Process {
                       const std::function<std::function<void()>()>& later) = 0;
   /// Runs `callback` on a completion thread.
   virtual void complete(std::function<void()> callback) = 0;
+  /// Waits until all groups have ended and no thread of the process runs or holds anything of theirs; false
+  /// when the time came first. For the end of the interpreter: a thread that asks for the GIL after it, if
+  /// only to drop a tensor, ends the process. REQUIRES: not called by a thread of the process.
+  virtual bool drain(std::chrono::milliseconds timeout) = 0;
   /// A callback that runs on a completion thread is about to wait / has waited: the pool may grow by one
   /// meanwhile.
   static void completionWaits(bool begins);

@@ -7,6 +7,7 @@
 #include "relay/completion.h"
 #include "relay/fake_vendor.h"
 #include "relay/lane.h"
+#include "relay/monitor.h"
 #include "relay/strategy.h"
 
 namespace kaitian::relay::test {
@@ -66,6 +67,42 @@ TEST(CompletionPool, WhenACallbackWaitsForAnother_Grows) {
     outer.count_down();
   });
   outer.wait();
+}
+
+/// Runs what it is given on another thread, and returns when that has returned but not yet been dropped.
+template <typename Run>
+void expectIdleOnlyOnceDropped(const Run& run, const std::function<bool()>& idle) {
+  EXPECT_TRUE(idle());
+  std::latch ran(1), dropped(1);
+  struct Held {
+    std::latch& until;
+    explicit Held(std::latch& latch) : until(latch) {}
+    ~Held() { until.wait(); }
+  };
+  auto held = std::make_shared<Held>(dropped);
+  run([&ran, held = std::move(held)] { ran.count_down(); });
+  ran.wait();
+  EXPECT_FALSE(idle()) << "what the task holds is not gone";
+  dropped.count_down();
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!idle() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  EXPECT_TRUE(idle());
+}
+
+TEST(Threads, UntilWhatTheyRanIsDropped_AreNotIdle) {
+  using Task = std::function<void()>;
+  CompletionPool pool;
+  expectIdleOnlyOnceDropped([&](Task task) { pool.run(std::move(task)); }, [&] { return pool.idle(); });
+  Monitor monitor;
+  expectIdleOnlyOnceDropped([&](Task task) { monitor.run(std::move(task)); }, [&] { return monitor.idle(); });
+  Lane lane;
+  expectIdleOnlyOnceDropped([&](Task task) { lane.post(std::move(task)); }, [&] { return lane.idle(); });
+  const auto inOrder = [&](Task task) {
+    const auto ticket = lane.reserve();
+    lane.add(ticket, std::move(task));
+    lane.close(ticket);
+  };
+  expectIdleOnlyOnceDropped(inOrder, [&] { return lane.idle(); });
 }
 
 TEST(Capabilities, AsText_AreTheSameWhenReadBack) {
