@@ -1,13 +1,13 @@
 #include "torch/backend.h"
 
 #include <c10/core/StreamGuard.h>
-#include <unistd.h>
 
 #include <algorithm>
 
 #include "kaitian/core/environment.h"
 #include "kaitian/core/log.h"
 #include "kaitian/host/ranks.h"
+#include "torch/process_id.h"
 #include "torch/vendor_store.h"
 
 namespace kaitian::shim {
@@ -116,7 +116,7 @@ struct HeldProcess {
 bool drain(std::chrono::milliseconds timeout) {
   HeldProcess& held = HeldProcess::instance();
   std::unique_lock<std::mutex> lock(held.mutex);
-  const auto process = held.owner == getpid() ? held.process : nullptr;
+  const auto process = held.owner == processId() ? held.process : nullptr;
   lock.unlock();
   return !process || process->drain(timeout);
 }
@@ -124,7 +124,7 @@ bool drain(std::chrono::milliseconds timeout) {
 std::shared_ptr<relay::Process> process(const std::string& towards) {
   HeldProcess& held = HeldProcess::instance();
   std::lock_guard<std::mutex> lock(held.mutex);
-  if (held.owner != getpid()) {
+  if (held.owner != processId()) {
     if (held.process)
       new std::shared_ptr<relay::Process>(std::move(held.process));  // of the parent: leave it alone
     relay::Process::Options options;
@@ -132,7 +132,7 @@ std::shared_ptr<relay::Process> process(const std::string& towards) {
     options.listen.interface = core::Environment::read().socketInterface;
     auto made = relay::Process::create(options);
     throwIfBad(made.status());
-    held.owner = getpid();
+    held.owner = processId();
     held.process = std::move(made).value();
   }
   return held.process;
@@ -164,7 +164,7 @@ std::vector<c10::intrusive_ptr<Backend>> Backend::live() {
   std::vector<c10::intrusive_ptr<Backend>> found;
   for (const auto& known : registry.backends) {
     auto backend = known.lock();
-    if (backend && backend->creator_ == getpid()) found.push_back(std::move(backend));
+    if (backend && backend->creator_ == processId()) found.push_back(std::move(backend));
   }
   return found;
 }
@@ -219,7 +219,7 @@ c10::intrusive_ptr<Backend> Backend::create(Config config) {
 
 Backend::Backend(const Config& config, host::World world)
     : c10d::Backend(config.rank, config.size),
-      creator_(getpid()),
+      creator_(processId()),
       config_(config),
       world_(std::move(world)),
       options_(config.options),
@@ -249,7 +249,7 @@ Backend::Backend(const Config& config, host::World world)
 }
 
 Backend::~Backend() {
-  if (creator_ != getpid()) {  // forked: the threads behind these objects are not in this process
+  if (creator_ != processId()) {  // forked: the threads behind these objects are not in this process
     new std::shared_ptr<relay::Group>(std::move(group_));
     new std::shared_ptr<VendorChild>(std::move(vendor_));
     new std::shared_ptr<relay::Process>(std::move(process_));
@@ -262,7 +262,7 @@ Backend::~Backend() {
 }
 
 void Backend::checkOwner() const {
-  if (creator_ == getpid()) return;
+  if (creator_ == processId()) return;
   throwIfBad({Code::aborted, "kaitian: this process was forked from pid " + std::to_string(creator_) +
                                  ", which owns the group \"" + config_.name + "\"; make a new group here"});
 }
@@ -318,7 +318,7 @@ void Backend::shutdown() { end(std::nullopt); }
 void Backend::leave(std::chrono::milliseconds patience) { end(patience); }
 
 void Backend::end(std::optional<std::chrono::milliseconds> patience) {
-  if (creator_ != getpid()) return;
+  if (creator_ != processId()) return;
   ReleaseGil gil;
   std::chrono::milliseconds timeout;
   decltype(batches_) dropped;  // after the lock: what they hold may need the GIL to go

@@ -6,6 +6,7 @@
 
 #include "kaitian/core/environment.h"
 #include "torch/backend.h"
+#include "torch/process_id.h"
 
 namespace kaitian::shim {
 namespace {
@@ -81,7 +82,7 @@ host::Identity identityOf(const py::dict& fields) {
   identity.torch = text("torch");
   identity.host = text("host");
   identity.hostname = text("hostname");
-  identity.pid = getpid();
+  identity.pid = processId();
   identity.deviceType = text("device_type");
   identity.deviceIndex = fields["device_index"].cast<int>();
   identity.vendor = text("vendor");
@@ -239,8 +240,7 @@ PYBIND11_MODULE(_C, module) {
   });
   module.def("time_all_reduce", &kaitian::shim::timeAllReduce, py::arg("backend"), py::arg("tensor"),
              py::arg("calls"));
-  module.def("drain", &kaitian::shim::drain, py::arg("timeout"),
-             py::call_guard<py::gil_scoped_release>());
+  module.def("drain", &kaitian::shim::drain, py::arg("timeout"), py::call_guard<py::gil_scoped_release>());
   backend.def("world", &kaitian::shim::worldOf)
       .def("path", &kaitian::shim::pathOf, py::kw_only(), py::arg("kind"), py::arg("dtype"), py::arg("op"),
            py::arg("bytes"), py::arg("on_device"))

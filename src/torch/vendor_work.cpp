@@ -9,10 +9,10 @@
 
 namespace kaitian::shim {
 
-VendorWork::VendorWork(int rank, std::string where, c10d::OpType type, std::shared_ptr<relay::Group> group,
+VendorWork::VendorWork(int rank, int globalRank, c10d::OpType type, std::shared_ptr<relay::Group> group,
                        std::shared_ptr<TorchDevice> device, Tensors given)
     : Work(rank, type),
-      where_(std::move(where)),
+      globalRank_(globalRank),
       group_(std::move(group)),
       device_(std::move(device)),
       given_(std::move(given)) {
@@ -65,7 +65,7 @@ void VendorWork::rethrow(const std::exception& error) const {
   const auto until = host::Clock::now() + kGrace;
   while (group_->status().ok() && host::Clock::now() < until) std::this_thread::sleep_for(kStep);
   throwIfBad(group_->status());
-  group_->abort("the vendor library failed on " + where_ + ": " + textOf(error));
+  group_->abort("the vendor library failed on rank " + std::to_string(globalRank_) + ": " + textOf(error));
   throwIfBad(group_->status());
   throw;
 }
@@ -166,8 +166,8 @@ bool Backend::passes(const Call& call, const relay::Request& request) {
 }
 
 WorkRef Backend::passThrough(Call& call, const relay::Request& request, Dense& dense) {
-  auto work = c10::make_intrusive<VendorWork>(getRank(), "rank " + std::to_string(globalRank()), call.type,
-                                              group_, device_, dense.back.empty() ? Tensors{} : call.outputs);
+  auto work = c10::make_intrusive<VendorWork>(getRank(), globalRank(), call.type, group_, device_,
+                                              dense.back.empty() ? Tensors{} : call.outputs);
   // A synchronous caller drops the Work at once, and what it stands for may still hang or fail.
   const auto over = [work, vendor = vendor_] {
     try {
@@ -194,7 +194,8 @@ WorkRef Backend::passThrough(Call& call, const relay::Request& request, Dense& d
       launch.run();
     };
   };
-  process_->launch(device_->name(), [&launch] { launch.run(); }, later);
+  process_->launch(
+      device_->name(), [&launch] { launch.run(); }, later);
   return deliver(work);
 }
 

@@ -17,9 +17,8 @@ namespace kaitian::shim {
 
 class VendorWork final : public c10d::Work {
  public:
-  /// `where`: "rank 3", for messages. `given`: strided outputs that the library does not write itself; else
-  /// empty.
-  VendorWork(int rank, std::string where, c10d::OpType type, std::shared_ptr<relay::Group> group,
+  /// `globalRank`: for messages. `given`: strided outputs that the library does not write itself; else empty.
+  VendorWork(int rank, int globalRank, c10d::OpType type, std::shared_ptr<relay::Group> group,
              std::shared_ptr<TorchDevice> device, Tensors given);
 
   /// Called once, before the Work leaves the backend.
@@ -52,7 +51,7 @@ class VendorWork final : public c10d::Work {
   /// The group's failure if it has one (it names rank and cause), else the library's own error.
   [[noreturn]] void rethrow(const std::exception& error) const;
 
-  const std::string where_;
+  const int globalRank_;
   std::uint64_t sequence_ = 0;
   std::shared_ptr<relay::Group> group_;
   std::shared_ptr<TorchDevice> device_;

@@ -1,7 +1,8 @@
 #include "torch/work.h"
 
 #include <c10/core/StreamGuard.h>
-#include <unistd.h>
+
+#include "torch/process_id.h"
 
 namespace kaitian::shim {
 namespace {
@@ -19,7 +20,7 @@ host::Clock::time_point deadline(std::chrono::milliseconds timeout) {
 
 OperationWork::OperationWork(Config config)
     : Work(config.rank, config.type, config.title.c_str(), std::optional<Tensors>(std::move(config.inputs))),
-      creator_(getpid()),
+      creator_(processId()),
       outputs_(std::move(config.outputs)),
       title_(std::move(config.title)),
       device_(std::move(config.device)),
@@ -115,7 +116,7 @@ std::exception_ptr OperationWork::exception() const {
 }
 
 void OperationWork::checkOwner() const {
-  if (operation_->finished() || creator_ == getpid()) return;
+  if (operation_->finished() || creator_ == processId()) return;
   throwIfBad({Code::aborted, title_ + ": this process was forked from pid " + std::to_string(creator_) +
                                  " while the operation was in flight; its result comes there alone"});
 }

@@ -59,7 +59,6 @@ class OperationWork final : public c10d::Work {
   /// The operation has finished: writes back, records events, completes the future. Completion thread.
   void finished();
 
-
   bool isCompleted() override;
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
