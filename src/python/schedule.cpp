@@ -85,15 +85,16 @@ void bindCosts(py::module_& module) {
 
 void bindSolver(py::module_& module) {
   py::class_<RankCost>(module, "RankCost")
-      .def(
-          py::init([](const CostTable& compute, double scale, double fixed, double firstReady, double zero,
-                      std::int64_t floor, std::optional<std::int64_t> cap, std::int64_t quantum, int island) {
-            return RankCost{compute, scale, fixed, firstReady, zero, floor, cap.value_or(compute.size()),
-                            quantum, island};
-          }),
-          py::arg("compute"), py::kw_only(), py::arg("scale") = 1.0, py::arg("fixed") = 0.0,
-          py::arg("first_ready") = 1.0, py::arg("zero") = 0.0, py::arg("floor") = 1,
-          py::arg("cap") = std::nullopt, py::arg("quantum") = 1, py::arg("island") = 0)
+      .def(py::init([](const CostTable& compute, double scale, double fixed, double firstReady, double zero,
+                       std::int64_t floor, std::optional<std::int64_t> cap, std::int64_t quantum, int island,
+                       bool mayLeave) {
+             return RankCost{compute, scale,  fixed,   firstReady, zero, floor, cap.value_or(compute.size()),
+                             quantum, island, mayLeave};
+           }),
+           py::arg("compute"), py::kw_only(), py::arg("scale") = 1.0, py::arg("fixed") = 0.0,
+           py::arg("first_ready") = 1.0, py::arg("zero") = 0.0, py::arg("floor") = 1,
+           py::arg("cap") = std::nullopt, py::arg("quantum") = 1, py::arg("island") = 0,
+           py::arg("may_leave") = true)
       .def_readonly("compute", &RankCost::compute)
       .def_readonly("scale", &RankCost::scale)
       .def_readonly("fixed", &RankCost::fixed)
@@ -101,7 +102,8 @@ void bindSolver(py::module_& module) {
       .def_readonly("floor", &RankCost::floor)
       .def_readonly("cap", &RankCost::cap)
       .def_readonly("quantum", &RankCost::quantum)
-      .def_readonly("island", &RankCost::island);
+      .def_readonly("island", &RankCost::island)
+      .def_readonly("may_leave", &RankCost::mayLeave);
   py::class_<Shares>(module, "Shares")
       .def_readonly("items", &Shares::items)
       .def_readonly("active", &Shares::active)
@@ -139,8 +141,11 @@ void bindLog(py::module_& module) {
       .def_readonly("start", &Entry::start)
       .def_readonly("shares", &Entry::shares)
       .def_readonly("micro_batches", &Entry::microBatches)
+      .def_property_readonly("active", [](const Entry& self) { return self.active(); })
       .def_readonly("predicted", &Entry::predicted)
       .def_readonly("reason", &Entry::reason);
+  module.attr("LEFT_OUT") = kLeftOut;
+  module.attr("PROBED") = kProbed;
   py::class_<Log>(module, "Log")
       .def(py::init([](int worldSize, std::int64_t batch) {
              if (worldSize < 1 || batch < 1)
@@ -197,14 +202,17 @@ void bindStream(py::module_& module) {
 void bindController(py::module_& module) {
   py::class_<RankLimits>(module, "RankLimits")
       .def(py::init([](std::int64_t floor, std::int64_t microCap, std::int64_t quantum, bool accumulates,
-                       int island) { return RankLimits{floor, microCap, quantum, accumulates, island}; }),
+                       int island, bool mayLeave) {
+             return RankLimits{floor, microCap, quantum, accumulates, island, mayLeave};
+           }),
            py::kw_only(), py::arg("floor") = 1, py::arg("micro_cap"), py::arg("quantum") = 1,
-           py::arg("accumulates") = true, py::arg("island") = 0)
+           py::arg("accumulates") = true, py::arg("island") = 0, py::arg("may_leave") = false)
       .def_readonly("floor", &RankLimits::floor)
       .def_readonly("micro_cap", &RankLimits::microCap)
       .def_readonly("quantum", &RankLimits::quantum)
       .def_readonly("accumulates", &RankLimits::accumulates)
-      .def_readonly("island", &RankLimits::island);
+      .def_readonly("island", &RankLimits::island)
+      .def_readonly("may_leave", &RankLimits::mayLeave);
   py::class_<Controller>(module, "Controller")
       .def(py::init([](std::int64_t batch, std::vector<RankLimits> ranks, std::int64_t horizon,
                        std::int64_t microBatches,
@@ -255,14 +263,16 @@ void bindController(py::module_& module) {
            [](const Controller& self) { return self.learning() ? std::vector<double>() : self.standalone(); })
       .def(
           "predict",
-          [](const Controller& self, const std::vector<std::int64_t>& shares) {
-            if (shares.size() != self.ranks().size())
-              throw py::value_error("predict: argument shares: expected " +
-                                    std::to_string(self.ranks().size()) + ", found " +
-                                    std::to_string(shares.size()));
-            return self.predict(shares);
+          [](const Controller& self, const std::vector<std::int64_t>& shares,
+             const std::vector<bool>& active) {
+            const std::size_t ranks = self.ranks().size();
+            if (shares.size() != ranks || (!active.empty() && active.size() != ranks))
+              throw py::value_error("predict: arguments shares and active: expected " +
+                                    std::to_string(ranks) + ", found " + std::to_string(shares.size()) +
+                                    " and " + std::to_string(active.size()));
+            return self.predict(shares, active);
           },
-          py::arg("shares"))
+          py::arg("shares"), py::arg("active") = std::vector<bool>())
       .def_property_readonly("scales",
                              [](const Controller& self) {
                                std::vector<double> scales;

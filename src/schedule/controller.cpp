@@ -5,8 +5,6 @@
 #include <numeric>
 #include <utility>
 
-#include "schedule/median.h"
-
 namespace kaitian::schedule {
 namespace {
 
@@ -43,7 +41,9 @@ Status check(const ControllerOptions& options) {
 }  // namespace
 
 Controller::Controller(ControllerOptions options)
-    : options_(std::move(options)), log_(static_cast<int>(options_.ranks.size()), options_.batch) {
+    : options_(std::move(options)),
+      log_(static_cast<int>(options_.ranks.size()), options_.batch),
+      membership_(options_.ranks, options_.constants) {
   for (const RankLimits& limits : options_.ranks)
     ranks_.emplace_back(limits, options_.batch, options_.microBatches, options_.constants);
 }
@@ -60,17 +60,21 @@ Status Controller::begin() {
     for (std::size_t i = 0; i < ranks_.size(); ++i) ranks_[i].record(options_.profile[i]);
     if (Status status = fit(); !status.ok()) return status;
     state_ = State::steady;
-    Result<Shares> best = solve(problem());
+    Problem whole = problem();
+    whole.mayExclude = false;  // nobody is left out before a step has been measured
+    Result<Shares> best = solve(whole);
     if (!best.ok()) return best.status();
-    append(-1, 0, best.value().items, "from the profile of an earlier run");
+    append(-1, 0, best.value(), "from the profile of an earlier run");
     return {};
   }
   // As if all were alike: the solver keeps to floors, caps and quanta.
   for (RankModel& rank : ranks_) rank.record({{1, 1.0, 1}});
   if (Status status = fit(); !status.ok()) return status;
-  Result<Shares> even = solve(problem());
+  Problem alike = problem();
+  alike.mayExclude = false;
+  Result<Shares> even = solve(alike);
   if (!even.ok()) return even.status();
-  append(-1, 0, even.value().items, "even shares, to begin with");
+  append(-1, 0, even.value(), "even shares, to begin with");
   for (std::size_t i = 0; i < ranks_.size(); ++i)
     ranks_[i] = RankModel(options_.ranks[i], options_.batch, options_.microBatches, options_.constants);
   return {};
@@ -88,6 +92,7 @@ Status Controller::resume(const std::vector<Entry>& entries, std::int64_t step) 
     if (Status status = log.append(entry); !status.ok()) return status;
   if (entries.empty()) return {Code::invalidArgument, "schedule: expected at least one entry, found none"};
   log_ = std::move(log);
+  membership_.changed(step, log_.entries().back().active());
   entries_.clear();
   since_ = step;
   if (state_ == State::varying) state_ = State::first;  // what was to be learned from is not in the schedule
@@ -128,17 +133,19 @@ void Controller::vary(std::int64_t step) {
   if (!fit().ok()) return;
   state_ = State::steady;  // for the problem that is known so far
   Problem rough = problem();
+  rough.mayExclude = false;
   Result<Shares> base = solve(rough);
   state_ = State::varying;
   if (!base.ok()) return;
   std::int64_t start = next(step);
   int turn = 0;
   for (const auto& shares : variations(base.value().items, ranks_)) {
-    append(step, start, shares, "learning what sizes cost, " + std::to_string(++turn));
+    append(step, start, Shares{shares, base.value().active, 0},
+           "learning what sizes cost, " + std::to_string(++turn));
     start += options_.constants.learningSteps;
   }
   learned_ = start - 1;
-  append(step, start, base.value().items, "learning, until what was learned holds");
+  append(step, start, base.value(), "learning, until what was learned holds");
 }
 
 void Controller::follow(std::int64_t step, const std::vector<Measured>& ranks, double seconds) {
@@ -146,31 +153,41 @@ void Controller::follow(std::int64_t step, const std::vector<Measured>& ranks, d
   double longest = 0;
   bool whole = true;
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    const double before = 1 / ranks_[i].scale();
+    if (!entry.active(i)) {
+      if (entry.microBatches[i] == kProbed && ranks[i].counts)
+        noteSpeed(step, i, before, ranks_[i].probe(ranks[i].compute));
+      continue;
+    }
     longest = std::max(longest, ranks[i].compute + ranks[i].fixed);
     whole = whole && ranks[i].counts;
-    const double before = ranks_[i].scale();
-    const auto speed = ranks_[i].observe(entry.shares[i], entry.microBatches[i], ranks[i]);
-    constexpr double kWorthTelling = 0.1;
-    if (!speed || std::abs(*speed * before - 1) < kWorthTelling) continue;
-    events_.push_back({step, static_cast<int>(i), *speed * before < 1 ? "slowed" : "recovered", *speed});
-    causeStep_ = step;
-    cause_ += (cause_.empty() ? "" : ", ") +
-              ("rank " + std::to_string(i) + " " + events_.back().kind + " to " + text("%.2fx", *speed));
+    if (const auto speed = ranks_[i].observe(entry.shares[i], entry.microBatches[i], ranks[i]))
+      noteSpeed(step, i, before, *speed);
   }
-  if (whole && seconds > 0) tails_.push_back(std::max(0.0, seconds - longest));
-  if (static_cast<int>(tails_.size()) > options_.constants.window) tails_.pop_front();
+  if (whole && seconds > 0) membership_.record(step, entry.active(), std::max(0.0, seconds - longest));
   constexpr std::int64_t kRemembered = 30;
   if (step - causeStep_ > kRemembered) cause_.clear();
   decide(step);
+}
+
+void Controller::noteSpeed(std::int64_t step, std::size_t rank, double before, double now) {
+  constexpr double kWorthTelling = 0.1;
+  if (std::abs(now / before - 1) < kWorthTelling) return;
+  events_.push_back({step, static_cast<int>(rank), now < before ? "slowed" : "recovered", now});
+  causeStep_ = step;
+  cause_ += (cause_.empty() ? "" : ", ") +
+            ("rank " + std::to_string(rank) + " " + events_.back().kind + " to " + text("%.2fx", now));
 }
 
 Problem Controller::problem() const {
   Problem problem;
   problem.batch = options_.batch;
   for (const RankModel& rank : ranks_) problem.ranks.push_back(rank.cost());
-  const double tail = tails_.empty() ? 0 : medianOf(tails_);
-  problem.exposed = {{tail, tail}};
-  if (!log_.entries().empty()) problem.current = log_.entries().back().shares;
+  problem.mayExclude = membership_.mayExclude();
+  if (log_.entries().empty()) return problem;
+  const Entry& last = log_.entries().back();
+  problem.exposed = membership_.exposed(last.decided, last.active());
+  problem.current = last.shares;
   return problem;
 }
 
@@ -186,11 +203,12 @@ std::vector<double> Controller::standalone() const {
   return speeds;
 }
 
-double Controller::predict(const std::vector<std::int64_t>& shares) const {
+double Controller::predict(const std::vector<std::int64_t>& shares, const std::vector<bool>& active) const {
   if (learning()) return 0;
   for (std::size_t i = 0; i < ranks_.size(); ++i)
     if (shares[i] > ranks_[i].cap()) return 0;
-  return secondsOf(problem(), Shares{shares, std::vector<bool>(shares.size(), true), 0});
+  return secondsOf(problem(),
+                   Shares{shares, active.empty() ? std::vector<bool>(shares.size(), true) : active, 0});
 }
 
 void Controller::decide(std::int64_t step) {
@@ -198,20 +216,64 @@ void Controller::decide(std::int64_t step) {
   if (step < last || next(step) < last + options_.constants.dwell) return;
   const Result<Shares> best = solve(problem());
   if (!best.ok()) return;
-  const double now = predict(log_.entries().back().shares);
-  if (now > 0 && best.value().seconds >= now * (1 - options_.constants.gain)) return;
-  append(step, next(step), best.value().items,
-         (cause_.empty() ? "rebalanced" : cause_) + ": " + text("%.1f ms", now * 1e3) + " -> " +
-             text("%.1f ms", best.value().seconds * 1e3));
+  const Entry& present = log_.entries().back();
+  const double now = predict(present.shares, present.active());
+  if (now > 0 && best.value().seconds >= now * (1 - options_.constants.gain)) {
+    probe(step);
+    return;
+  }
+  const std::string changed = changes(step, best.value().active);
+  const std::string cause = cause_ + (cause_.empty() || changed.empty() ? "" : ", ") + changed;
+  adopt(step, best.value(), cause.empty() ? "rebalanced" : cause);
   cause_.clear();
+}
+
+/// Measures a rank that is left out, if it is time to: one step, for which the others wait at most.
+void Controller::probe(std::int64_t step) {
+  const Entry& present = log_.entries().back();
+  const double now = predict(present.shares, present.active());
+  std::vector<double> slowness;
+  for (const RankModel& rank : ranks_) slowness.push_back(now > 0 ? rank.cost().zero / now : 0);
+  const int rank = membership_.due(step, slowness);
+  if (rank < 0) return;
+  membership_.probed(step, rank);
+  Entry once = present, after = present;
+  once.decided = after.decided = step;
+  once.start = next(step);
+  after.start = once.start + 1;
+  once.microBatches[static_cast<std::size_t>(rank)] = kProbed;
+  once.reason = "rank " + std::to_string(rank) + ", left out, is measured by itself";
+  after.reason = "as before rank " + std::to_string(rank) + " was measured";
+  (void)append(std::move(once));
+  (void)append(std::move(after));
+}
+
+/// Who leaves and who comes back, in words, as events, and for the measuring of those who are out.
+std::string Controller::changes(std::int64_t step, const std::vector<bool>& active) {
+  std::string words;
+  const std::vector<bool> before = log_.entries().back().active();
+  for (std::size_t i = 0; i < active.size(); ++i) {
+    if (active[i] == before[i]) continue;
+    events_.push_back({step, static_cast<int>(i), active[i] ? "back" : "left out", 1 / ranks_[i].scale()});
+    words += (words.empty() ? "" : ", ") + ("rank " + std::to_string(i)) +
+             (active[i] ? " takes part again" : " is left out");
+  }
+  membership_.changed(step, active);
+  return words;
+}
+
+void Controller::adopt(std::int64_t step, const Shares& best, const std::string& cause) {
+  const Entry& present = log_.entries().back();
+  const double now = predict(present.shares, present.active());
+  append(step, next(step), best,
+         cause + ": " + text("%.1f ms", now * 1e3) + " -> " + text("%.1f ms", best.seconds * 1e3));
 }
 
 Status Controller::plan(std::int64_t step, const std::string& cause) {
   const Result<Shares> best = solve(problem());
   if (!best.ok()) return best.status();
-  const double now = predict(log_.entries().back().shares);
-  append(step, next(step), best.value().items,
-         cause + ": " + text("%.1f ms", now * 1e3) + " -> " + text("%.1f ms", best.value().seconds * 1e3));
+  const std::string changed = changes(step, best.value().active);
+  adopt(step, best.value(), changed.empty() ? cause : cause + ", " + changed);
   return {};
 }
 
@@ -253,15 +315,14 @@ std::vector<Entry> Controller::takeEntries() { return std::exchange(entries_, {}
 
 std::vector<Event> Controller::takeEvents() { return std::exchange(events_, {}); }
 
-void Controller::append(std::int64_t decided, std::int64_t start, const std::vector<std::int64_t>& shares,
-                        std::string reason) {
+void Controller::append(std::int64_t decided, std::int64_t start, const Shares& shares, std::string reason) {
   Entry entry;
   entry.decided = decided;
   entry.start = start;
-  entry.shares = shares;
-  for (std::size_t i = 0; i < shares.size(); ++i)
-    entry.microBatches.push_back(ranks_[i].microBatches(shares[i]));
-  entry.predicted = state_ == State::steady ? predict(shares) : 0;
+  entry.shares = shares.items;
+  for (std::size_t i = 0; i < shares.items.size(); ++i)
+    entry.microBatches.push_back(shares.active[i] ? ranks_[i].microBatches(shares.items[i]) : kLeftOut);
+  entry.predicted = state_ == State::steady ? predict(shares.items, shares.active) : 0;
   entry.reason = std::move(reason);
   (void)append(std::move(entry));  // well formed: shares of a solved problem, starts in order
 }

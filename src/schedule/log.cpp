@@ -15,6 +15,8 @@ std::string faultOf(const Entry& entry, int worldSize, std::int64_t batch) {
     if (entry.shares[i] < 0)
       return "rank " + std::to_string(i) + ": expected a share >= 0, found " +
              std::to_string(entry.shares[i]);
+    const bool out = entry.microBatches[i] == kLeftOut || entry.microBatches[i] == kProbed;
+    if (out && entry.shares[i] == 0) continue;
     if (entry.microBatches[i] < 1 || entry.microBatches[i] > std::max<std::int64_t>(entry.shares[i], 1))
       return "rank " + std::to_string(i) + ": expected 1 to " +
              std::to_string(std::max<std::int64_t>(entry.shares[i], 1)) + " micro-batches, found " +
@@ -28,6 +30,12 @@ std::string faultOf(const Entry& entry, int worldSize, std::int64_t batch) {
 }
 
 }  // namespace
+
+std::vector<bool> Entry::active() const {
+  std::vector<bool> found;
+  for (std::size_t i = 0; i < microBatches.size(); ++i) found.push_back(active(i));
+  return found;
+}
 
 Status Log::append(Entry entry) {
   std::string fault = faultOf(entry, worldSize_, batch_);

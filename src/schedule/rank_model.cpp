@@ -68,6 +68,12 @@ std::optional<double> RankModel::feed(double ratio) {
   return scale_.add(ratio) ? std::optional(1 / scale()) : std::nullopt;
 }
 
+double RankModel::probe(double seconds) {
+  const std::int64_t items = std::min(limits_.floor, share_.cost.size());
+  if (std::isfinite(seconds) && seconds > 0) scale_.reset(seconds / share_.cost.at(items));
+  return 1 / scale();
+}
+
 /// At a new share a ratio that differs from before is the table's error there, as long as it is not large:
 /// then the device has changed.
 std::optional<double> RankModel::compare(double ratio, std::int64_t share, std::int64_t pieces) {
@@ -110,6 +116,7 @@ RankCost RankModel::cost() const {
   cost.cap = share_.cost.size();
   cost.quantum = limits_.quantum;
   cost.island = limits_.island;
+  cost.mayLeave = limits_.mayLeave;
   const std::int64_t least = std::min(limits_.floor, share_.cost.size());
   cost.zero = least > 0 ? cost.scale * share_.cost.at(least) + fixed_ : fixed_;
   return cost;

@@ -174,24 +174,37 @@ class Solver {
       std::vector<std::size_t> members;
       for (std::size_t i = 0; i < problem_.ranks.size(); ++i)
         if (sets == 1 || (set >> problem_.ranks[i].island & 1U) != 0) members.push_back(i);
-      bestOf(std::move(members), problem_.exposed[set]);
+      if (holdsThoseWhoStay(members)) bestOf(std::move(members), problem_.exposed[set]);
     }
     return best_;
   }
 
  private:
+  bool holdsThoseWhoStay(const std::vector<std::size_t>& members) const {
+    std::size_t staying = 0;
+    for (const RankCost& rank : problem_.ranks) staying += rank.mayLeave ? 0 : 1;
+    for (const std::size_t rank : members) staying -= problem_.ranks[rank].mayLeave ? 0 : 1;
+    return staying == 0;
+  }
+
   /// Who is active costs at least its `zero`, and for a bound on it the most ranks are best. More of them
   /// make the batch's time shorter and the bound higher, so the best set is next to where the two meet.
   void bestOf(std::vector<std::size_t> members, const Exposed& exposed) {
+    // Those who stay come first, whatever they cost.
     const auto zero = [&](std::size_t rank) { return secondsOf(problem_.ranks[rank], exposed, 0); };
+    const auto order = [&](std::size_t rank) { return problem_.ranks[rank].mayLeave ? zero(rank) : -1.0; };
     std::stable_sort(members.begin(), members.end(),
-                     [&](std::size_t a, std::size_t b) { return zero(a) < zero(b); });
-    std::size_t few = 0, many = members.size();  // `few` is too few or best, `many` is enough
+                     [&](std::size_t a, std::size_t b) { return order(a) < order(b); });
+    std::size_t few = 0;  // too few or best
+    double least = 0;     // what those who stay cost
+    for (; few < members.size() && !problem_.ranks[members[few]].mayLeave; ++few)
+      least = std::max(least, zero(members[few]));
+    std::size_t many = members.size();  // enough
     while (few + 1 < many) {
       const std::size_t middle = few + (many - few) / 2;
       const std::vector<std::size_t> part(members.begin(),
                                           members.begin() + static_cast<std::ptrdiff_t>(middle));
-      (attempt(part) <= zero(members[middle - 1]) ? many : few) = middle;
+      (attempt(part) <= std::max(least, zero(members[middle - 1])) ? many : few) = middle;
     }
     attempt({members.begin(), members.begin() + static_cast<std::ptrdiff_t>(many)});
     if (few > 0) attempt({members.begin(), members.begin() + static_cast<std::ptrdiff_t>(few)});

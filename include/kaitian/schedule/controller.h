@@ -6,11 +6,11 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <string>
 #include <vector>
 
 #include "kaitian/schedule/log.h"
+#include "kaitian/schedule/membership.h"
 #include "kaitian/schedule/rank_model.h"
 
 namespace kaitian::schedule {
@@ -29,7 +29,7 @@ struct ControllerOptions {
 struct Event {
   std::int64_t step = 0;
   int rank = 0;
-  std::string kind;   // "slowed", "recovered", "cap"
+  std::string kind;   // "slowed", "recovered", "cap", "left out", "back"
   double factor = 1;  // speed now / when it was profiled; for "cap" the items
 };
 
@@ -66,9 +66,9 @@ class Controller {
   Problem problem() const;
   /// Items per second of each rank alone, at the share that is best for it. REQUIRES: !learning()
   std::vector<double> standalone() const;
-  /// Seconds of a step with these shares as far as is known; 0 while learning, and where a share exceeds its
-  /// cap.
-  double predict(const std::vector<std::int64_t>& shares) const;
+  /// Seconds of a step with these shares, in which the ranks that are `active` (none given: all) take part,
+  /// as far as is known; 0 while learning, and where a share exceeds its cap.
+  double predict(const std::vector<std::int64_t>& shares, const std::vector<bool>& active = {}) const;
 
  private:
   enum class State : unsigned char { first, varying, steady };
@@ -79,11 +79,15 @@ class Controller {
   void learn(std::int64_t step, const std::vector<Measured>& ranks);
   void vary(std::int64_t step);
   void follow(std::int64_t step, const std::vector<Measured>& ranks, double seconds);
+  void noteSpeed(std::int64_t step, std::size_t rank, double before, double now);
   void decide(std::int64_t step);
+  void probe(std::int64_t step);
   Status plan(std::int64_t step, const std::string& cause);
+  /// Appends what was solved, with the reason for it.
+  void adopt(std::int64_t step, const Shares& best, const std::string& cause);
+  std::string changes(std::int64_t step, const std::vector<bool>& active);
   Status append(Entry entry);
-  void append(std::int64_t decided, std::int64_t start, const std::vector<std::int64_t>& shares,
-              std::string reason);
+  void append(std::int64_t decided, std::int64_t start, const Shares& shares, std::string reason);
   std::int64_t next(std::int64_t step) const { return step + options_.horizon + 1; }
 
   ControllerOptions options_;
@@ -91,7 +95,7 @@ class Controller {
   std::vector<RankModel> ranks_;
   std::vector<Entry> entries_;  // not taken yet
   std::vector<Event> events_;
-  std::deque<double> tails_;  // recent exposed communication, seconds
+  Membership membership_;
   State state_ = State::first;
   std::int64_t since_ = 0;    // first step of the current shares that counts
   std::int64_t learned_ = 0;  // step with which learning ends

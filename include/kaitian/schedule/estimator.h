@@ -26,7 +26,10 @@ struct Constants {
   int dwell = 10;      // steps between the starts of schedules
   // Learning of cost tables.
   int learningSteps = 4;  // steps per size that is visited
-  int confirming = 20;    // steps of a trial
+  // Ranks that are left out.
+  int probing = 100;         // at least so many steps between two measurements of such a rank
+  double probeCost = 0.005;  // part of the time that these measurements may cost at most
+  int remembered = 2000;     // steps after which the communication of a set of islands is not known any more
 };
 
 class ScaleEstimator {

@@ -12,13 +12,23 @@
 
 namespace kaitian::schedule {
 
+/// In place of a number of micro-batches, with a share of 0: the rank takes no part in the step at all ...
+inline constexpr std::int64_t kLeftOut = 0;
+/// ... but works on its smallest batch by itself, so that its speed is known.
+inline constexpr std::int64_t kProbed = -1;
+
 struct Entry {
   std::int64_t decided = 0;          // step after whose measurements it was decided; -1: before the first
   std::int64_t start = 0;            // step from which it holds, until the next entry's
   std::vector<std::int64_t> shares;  // [rank], sum = global batch
-  std::vector<std::int64_t> microBatches;  // [rank], >= 1: into how many the rank cuts its share
+  std::vector<std::int64_t> microBatches;  // [rank], >= 1: into how many the rank cuts its share, or
+                                           // kLeftOut, kProbed
   double predicted = 0;                    // seconds of a step; 0: not known yet
   std::string reason;                      // for a person
+
+  /// Whether the rank takes part in the collectives of its steps, if only with nothing to say.
+  bool active(std::size_t rank) const { return microBatches[rank] >= 1; }
+  std::vector<bool> active() const;
 };
 
 class Log {

@@ -21,7 +21,8 @@ struct RankLimits {
   std::int64_t microCap = 1;  // the largest micro-batch that its memory holds
   std::int64_t quantum = 1;   // shares are multiples of it
   bool accumulates = true;    // whether its share may be more than one micro-batch
-  int island = 0;             // ranks of one vendor library
+  int island = 0;             // ranks of one vendor library; 0, 1, ...
+  bool mayLeave = false;      // whether it may be left out of steps
 };
 
 /// Times of one rank in one step, in seconds.
@@ -54,6 +55,8 @@ class RankModel {
   /// now.
   std::optional<double> observe(std::int64_t share, std::int64_t pieces, const Measured& measured);
   double scale() const { return scale_.scale(); }
+  /// Its smallest batch took so long while it was left out. Returns the speed now / when profiled.
+  double probe(double seconds);
 
   /// Into how many micro-batches a share is cut best. REQUIRES: fitted
   std::int64_t microBatches(std::int64_t share) const;

@@ -37,6 +37,7 @@ struct RankCost {
   std::int64_t cap = 0;      // the largest share; at most compute.size()
   std::int64_t quantum = 1;  // shares are multiples of it (static shapes)
   int island = 0;            // 0..islands-1
+  bool mayLeave = true;      // with Problem::mayExclude: whether this rank may leave the step altogether
 };
 
 struct Problem {
@@ -46,8 +47,8 @@ struct Problem {
   std::vector<Exposed> exposed{Exposed{}};
   /// Shares that hold now: among plans of equal time the one that moves fewest items. Empty: none.
   std::vector<std::int64_t> current;
-  /// Whether ranks may leave the step altogether: they then cost no time, `zero` neither, and islands of
-  /// which no rank is left take no part in the communication.
+  /// Whether ranks (that may) can leave the step altogether: they then cost no time, `zero` neither, and
+  /// islands of which no rank is left take no part in the communication.
   bool mayExclude = false;
 };
 

@@ -48,6 +48,7 @@ class RandomProblem {
       }
       if (exclusion || chance(0.3)) rank.zero = real(0, 6);
       rank.island = static_cast<int>(whole(0, 2));
+      if (exclusion) rank.mayLeave = chance(0.8);
       problem.ranks.push_back(rank);
     }
     problem.mayExclude = exclusion;
@@ -83,8 +84,12 @@ inline void forAllShares(const Problem& problem, const std::function<void(const 
   };
   for (std::size_t set = problem.mayExclude ? 1 : (std::size_t{1} << n) - 1; set < std::size_t{1} << n;
        ++set) {
-    for (std::size_t i = 0; i < n; ++i) shares.active[i] = (set >> i & 1U) != 0;
-    place(0, problem.batch);
+    bool stay = true;
+    for (std::size_t i = 0; i < n; ++i) {
+      shares.active[i] = (set >> i & 1U) != 0;
+      stay = stay && (shares.active[i] || problem.ranks[i].mayLeave);
+    }
+    if (stay || !problem.mayExclude) place(0, problem.batch);
   }
 }
 
