@@ -371,8 +371,11 @@ std::optional<std::vector<WorkRef>> Backend::takeBatch() {
 
 void Backend::checkUsable() const {
   checkOwner();
-  throwIfBad(group_->status());
   std::lock_guard<std::mutex> lock(mutex_);
+  // An error inside a batch would leave torch's own record of it behind, so that later calls only went there
+  // and seemed to succeed: a failed group's error comes with the batch's Work instead.
+  if (batches_.empty() || batches_.find(std::this_thread::get_id()) == batches_.end())
+    throwIfBad(group_->status());
   if (shutDown_) throwIfBad({Code::aborted, "kaitian: the process group has been destroyed"});
 }
 

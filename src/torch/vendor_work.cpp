@@ -155,6 +155,7 @@ bool Backend::passes(const Call& call, const relay::Request& request) {
   if ((config_.vendor->kinds >> static_cast<int>(collective.kind) & 1U) == 0) return false;
   if (call.unequal && !config_.vendor->unequalAllToAll) return false;
   if (!active_) {
+    if (!group_->status().ok()) return false;
     ReleaseGil gil;  // the communicator's creator takes it on the launch thread
     const host::Signature signature = relay::signatureOf(request, 0, getSize());
     auto capabilities = group_->activate(request.timeout, &signature);

@@ -455,3 +455,32 @@ def test_abort_from_another_thread_unblocks_and_reaches_all() -> None:
         crew.hear_all(range(crew.size))
         for rank, text in crew.hear_all(range(crew.size)).items():
             assert re.search(r"rank 0 \(.*\) aborted group .*abort\(\) was called on rank 0", text), f"{rank}: {text}"
+
+
+def rank_whose_group_fails_in_a_batch(job: Job, pipe: Connection, call: str) -> None:
+    device = join(job)
+    tensor = torch.ones(3, device=device)
+    dist.all_reduce(tensor)
+    peer = (job.rank + 1) % job.size
+    pipe.send("ready")
+    pipe.recv()
+    with dist.distributed_c10d._coalescing_manager(device=device, async_ops=True) as manager:
+        dist.group.WORLD.abort()  # type: ignore[union-attr]
+        if call == "isend":
+            dist.isend(tensor, peer)
+        else:
+            dist.broadcast(tensor, 0, async_op=True)
+    text, _ = failure(manager.wait)
+    assert "aborted group" in text
+    for later in (lambda: dist.all_reduce(tensor), lambda: dist.send(tensor, peer), dist.barrier):
+        assert failure(later)[0] == text  # torch would only note them if it thought that the batch went on
+    pipe.send("failed")
+
+
+@pytest.mark.parametrize("call", ["isend", "broadcast"])
+@pytest.mark.parametrize("layout", [["cpu", "alpha"], ["alpha", "alpha"]], ids=" ".join)
+def test_group_that_fails_in_a_batch_stays_failed(layout: list[str], call: str) -> None:
+    with Crew(layout, rank_whose_group_fails_in_a_batch, call) as crew:
+        crew.hear_all(range(crew.size))
+        crew.tell(range(crew.size))
+        assert set(crew.hear_all(range(crew.size)).values()) == {"failed"}
