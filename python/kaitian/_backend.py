@@ -8,8 +8,10 @@ import platform
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -86,6 +88,37 @@ def _create(request: Any, options: Any) -> Any:
     atexit.unregister(_stop_all)
     atexit.register(_stop_all)
     return backend
+
+
+def unlisted_group(parent: dist.ProcessGroup | None, ranks: Sequence[int], name: str) -> dist.ProcessGroup:
+    """Make a group of some of a kaitian group's ranks that torch does not list; ``ranks`` are those of the default one.
+
+    Only its members call it. torch's own ``new_group`` has every rank call it, or names the group by how many groups
+    the caller has made, which differs once ranks have made groups without each other. ``name`` is the same on all
+    members and of no other group.
+    """
+    members = sorted(ranks)
+    rank = members.index(dist.get_rank())
+    parent = parent if parent is not None else dist.group.WORLD
+    assert parent is not None
+    options = backend_of(parent).options
+    store = PrefixStore(f"{name}/", dist.distributed_c10d._get_default_store())
+    request = SimpleNamespace(
+        store=PrefixStore("cpu/", store),
+        group_rank=rank,
+        group_size=len(members),
+        timeout=options._timeout,
+        group_id=name,
+        global_ranks_in_group=members,
+    )
+    backend = _create(request, options)
+    made = dist.ProcessGroup(store, rank, len(members))
+    kind = dist.ProcessGroup.BackendType.CUSTOM
+    made._set_default_backend(kind)
+    for device in parent._device_types:
+        made._register_backend(device, kind, backend)
+    made._set_group_name(name)  # type: ignore[arg-type]
+    return made
 
 
 def _timedelta(timeout: Any) -> timedelta:
@@ -204,6 +237,14 @@ def backend_of(group: dist.ProcessGroup | None = None) -> Any:
     if "Wrapper" in type(backend).__name__ and len(wrapped) == 1:
         return wrapped[0]  # TORCH_DISTRIBUTED_DEBUG=DETAIL hides the backend behind a wrapper
     raise ValueError(f"argument group: expected a group of backend kaitian, found backend {backend.name()!r}")
+
+
+def is_kaitian(group: dist.ProcessGroup | None) -> bool:
+    """Whether a process group is of backend ``kaitian``."""
+    try:
+        return backend_of(group) is not None
+    except ValueError:
+        return False
 
 
 def _stop_all() -> None:

@@ -1,6 +1,8 @@
 """The scheduler's parts, usable alone: cost tables, the exact solver, the controller and the stamped log."""
 
 from kaitian._schedule import (
+    LEFT_OUT,
+    PROBED,
     Controller,
     CostTable,
     Entry,
@@ -16,6 +18,8 @@ from kaitian._schedule import (
 )
 
 __all__ = [
+    "LEFT_OUT",
+    "PROBED",
     "Controller",
     "CostTable",
     "Entry",

@@ -245,6 +245,11 @@ PYBIND11_MODULE(_C, module) {
       .def("path", &kaitian::shim::pathOf, py::kw_only(), py::arg("kind"), py::arg("dtype"), py::arg("op"),
            py::arg("bytes"), py::arg("on_device"))
       .def("counters", &kaitian::shim::countersOf)
+      .def_property_readonly(
+          "options",
+          [](Backend& self) {
+            return c10::static_intrusive_pointer_cast<Backend::Options>(self.getBackendOptions());
+          })
       .def("capabilities", &Backend::capabilities)
       .def("traffic",
            [](Backend& self) {

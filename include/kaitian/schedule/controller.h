@@ -29,7 +29,7 @@ struct ControllerOptions {
 struct Event {
   std::int64_t step = 0;
   int rank = 0;
-  std::string kind;   // "slowed", "recovered", "cap", "left out", "back"
+  std::string kind;   // "slowed", "recovered", "cap", "excluded", "readmitted"
   double factor = 1;  // speed now / when it was profiled; for "cap" the items
 };
 

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 from kaitian._schedule import Entry, Log
 from kaitian._step_context import StepContext, entered
+from kaitian.balance.agreement import agree
 from kaitian.balance.channel import Channel, Row
 from kaitian.balance.evaluation import ShardSampler
+from kaitian.balance.handover import Stateful
 from kaitian.balance.leader import Leader, Policy
 from kaitian.balance.loader import Loader
+from kaitian.balance.members import Members
 from kaitian.balance.meter import LastGradient, Meter, clock_for
 from kaitian.balance.model import Model
 from kaitian.balance.state import entries_from, entries_to
 from kaitian.balance.step import Offer, Step
 from kaitian.balance.stream import Piece, ShareSampler
-from kaitian.balance.teller import Display, Teller, ranks_of
+from kaitian.balance.teller import Display, Teller, islands_of, ranks_of
 
 #: Steps between a measurement and the first step for which a decision from it may hold, beyond what loaders issue
 #: ahead: the times of step s are sent at the start of s+2, looked at in s+3, decided entries arrive in s+4.
@@ -50,6 +56,10 @@ class Balancer:
     ``model``: wrapped in DistributedDataParallel, sharded by ``fully_shard``, or plain in a world of one rank.
     ``floor``: the smallest micro-batch that the model takes (default: 2 if it has BatchNorm layers, else 1).
     ``micro_batch``: the largest one that this rank's memory holds (default: any); may differ by rank.
+    ``sync``: optimizers, schedules of the learning rate, ...: what a rank that was left out of steps, because it only
+    slowed them, takes over from the others when it comes back. While it is left out the loop's body does not run on it,
+    so the body must not communicate but through the model. Without it such ranks keep taking part with a share of 0.
+    ``keep``: ranks that are never left out; rank 0, on which programs print and save, unless said otherwise.
     ``micro_batches``: every rank cuts its share into this many. Needed when forward or the loss communicates, as ranks
     then have to go forward equally often; models with ``kaitian.nn.SyncBatchNorm`` and sharded ones get as many as the
     caps need. Else each rank cuts its share as it is fastest.
@@ -71,6 +81,8 @@ class Balancer:
         floor: int | None = None,
         micro_batch: int | None = None,
         micro_batches: int | None = None,
+        sync: Sequence[Stateful] | None = None,
+        keep: Sequence[int] = (0,),
         replay: Sequence[Entry] | None = None,
         profile: Sequence[Sequence[Sequence[float]]] | None = None,
         fixed_shares: Sequence[int] | None = None,
@@ -85,18 +97,30 @@ class Balancer:
         self.world_size, self.rank = self._model.world_size, self._model.rank
         own = self._model.own_group()
         self._channel = Channel(own, self.world_size, self.rank)
-        self._floor, caps, micro_batches = self._agree(floor, micro_batch, micro_batches)
+        agreed = agree(
+            self._channel,
+            self._model,
+            global_batch=global_batch,
+            seed=seed,
+            floor=floor,
+            micro_batch=micro_batch,
+            micro_batches=micro_batches,
+        )
+        self._floor, self._micro_batches = agreed.floor, agreed.micro_batches
+        self._members = Members(self._model, self._channel, sync, keep)
         self._leader = Leader(
             global_batch,
-            floor=self._floor,
-            caps=caps,
-            micro_batches=micro_batches,
+            floor=agreed.floor,
+            caps=agreed.caps,
+            micro_batches=agreed.micro_batches,
+            islands=islands_of(own, self.world_size),
+            may_leave=self._members.may_leave,
             replay=replay,
             profile=profile,
             fixed_shares=fixed_shares,
             policy=policy,
         )
-        self._micro_batches = micro_batches
+        self._members.check(self._leader.first)
         self._log = Log(self.world_size, global_batch)
         # Solving is arithmetic, which unlike machines may round differently: all begin with what rank 0 has.
         for part in range(0, max(1, len(self._leader.first)), Channel.CAPACITY):
@@ -108,6 +132,7 @@ class Balancer:
         self._offer_now: Offer | None = None
         self._step = 0  # steps of training that are done
         self._epoch, self._epoch_step = 0, 0  # steps of the epoch that are done
+        self._epoch_end = -1  # last step of the epoch that runs
         self._issued = -1  # last step for which batches were issued
         #: The largest micro-batch that this rank's memory is known to hold.
         self.memory_cap = global_batch if micro_batch is None else micro_batch
@@ -214,6 +239,11 @@ class Balancer:
         return self._log.at(max(self._step, 0)).shares
 
     @property
+    def active(self) -> list[bool]:
+        """By rank: whether it takes part in the current step, or is left out."""
+        return list(self._members.active)
+
+    @property
     def schedule(self) -> list[Entry]:
         """The schedule so far, for ``replay``."""
         return self._log.entries
@@ -251,6 +281,7 @@ class Balancer:
         self._epoch_step, self._issued = int(state["epoch_step"]), int(state["step"]) - 1
         if state["world_size"] == self.world_size:
             entries = entries_from(state["schedule"])
+            self._members.check(entries)
             log = Log(self.world_size, self.global_batch)
             for entry in entries:
                 if entry.start <= self._step:
@@ -267,12 +298,45 @@ class Balancer:
     def _begin_epoch(self, epoch: int, steps: int) -> tuple[int, int]:
         begin = self._epoch_step if epoch == self._epoch and self._epoch_step < steps else 0
         self._epoch, self._epoch_step = epoch, begin
-        self._issued = self._step - 1
+        self._issued = self._entered = self._step - 1
+        self._epoch_end = self._issued + steps - begin
         self._meter.interrupt()
         return begin, self._step
 
     def _end_epoch(self, epoch: int) -> None:
+        self._meter.interrupt()
+        # What follows the loop runs on all ranks, and finds the same on them.
+        if not self._members.complete and self._rejoin(self._receive()):
+            return
         self._epoch, self._epoch_step = epoch + 1, 0
+
+    def _rejoin(self, ended: float) -> bool:
+        """All take part again. True if the others had left the loop before its end (see Row.ended)."""
+        self._members.change(self._members.everyone_active)
+        if not ended:
+            return False
+        self._epoch_step += int(ended) - 1 - self._step
+        self._step = int(ended) - 1
+        return True
+
+    def _goes_on(self, piece: Piece) -> bool:
+        """Before a batch is handed out: False if the other ranks have left the loop."""
+        if self._members.takes_part and not piece.left_out:
+            return True  # the step begins when the caller enters it
+        return self._begin(piece)
+
+    def _leave_loop(self) -> None:
+        """The caller has left the loop early: ranks that are left out learn it, and take over what was learned."""
+        if self._members.complete or sys.is_finalizing() or not dist.is_initialized():
+            return
+        step, ended = self._entered + 1, self._step + 1.0
+        if step <= self._epoch_end:
+            self._receive()
+            self._post(step, ended)
+            if self._members.returns(self._log.at(step).active):
+                self._channel.gather([ended])
+            self._receive()
+        self._members.change(self._members.everyone_active)
         self._meter.interrupt()
 
     def _start_sum(self, local: float) -> Callable[[], float]:
@@ -321,16 +385,16 @@ class Balancer:
 
     def _enter(self, offer: Offer, stack: ExitStack) -> None:
         piece = offer.piece
-        if piece.step != self._entered:
-            # A step of another size says nothing about these shares.
-            self._meter.begin(piece.step, counts=piece.step_items == self.global_batch)
-            self._exchange(piece.step)
-            self._entered = piece.step
+        if not self._begin(piece):
+            raise RuntimeError(
+                f"step {piece.step}: expected all ranks to go on, found that others have left the loop of the loader; "
+                "leave it after the same step on all ranks"
+            )
         times = self._meter.current
         times.data, times.copy = times.data + self._data, times.copy + self._copy
         self._data = self._copy = 0.0
         stack.enter_context(entered(StepContext(piece.counts, None, self._meter.waiting)))
-        if not piece.last:
+        if not piece.last or piece.left_out:
             stack.enter_context(self._model.no_sync())
         self._gradients.begin()
         times.pieces.append((self._meter.clock.mark(), None))
@@ -354,13 +418,43 @@ class Balancer:
         begin, _ = times.pieces[-1]
         times.pieces[-1] = (begin, self._gradients.mark or end)
         times.end = end
-        if piece.last:
-            self._step = piece.step + 1
-            self._epoch, self._epoch_step = piece.epoch, piece.epoch_step + 1
+        if piece.left_out:
+            for parameter in self._model.module.parameters():
+                parameter.grad = None
+        if piece.last or piece.left_out:
+            self._advance(piece)
 
-    def _exchange(self, step: int) -> None:
-        """Once per step: look at what was sent at the start of the step before, and send what is known now."""
-        self._receive()
+    def _advance(self, piece: Piece) -> None:
+        self._step = piece.step + 1
+        self._epoch, self._epoch_step = piece.epoch, piece.epoch_step + 1
+
+    def _begin(self, piece: Piece) -> bool:
+        """Once per step: tell and learn times and shares; change who takes part. False if others left the loop."""
+        if piece.step == self._entered:
+            return True
+        # A step of another size says nothing about these shares.
+        works = piece.probed or not piece.left_out
+        self._meter.begin(piece.step, counts=works and piece.step_items == self.global_batch)
+        ended = self._receive()
+        if not ended:
+            self._post(piece.step)
+            active = self._log.at(piece.step).active
+            if self._members.returns(active):  # who comes back must know that the others are there
+                ended = max(row[0] for row in self._channel.gather([0.0]))
+        if ended:
+            self._receive()
+            self._rejoin(ended)
+            return False
+        self._entered = piece.step
+        if active != self._members.active:
+            self._members.change(active)
+            self._meter.interrupt()
+        if piece.left_out and not piece.probed:
+            self._advance(piece)
+        return True
+
+    def _post(self, step: int, ended: float = 0.0) -> None:
+        """Send what is known now. What was sent at the start of the step before has been looked at."""
         measured = self._meter.take(step - 2)
         row = Row(step=step - 2, micro_cap=self._cap)
         if measured is not None:
@@ -376,18 +470,19 @@ class Balancer:
                 self._cap,
             )
         self._cap = 0
-        self._channel.post(row, self._new)
+        self._channel.post(replace(row, ended=ended), self._new)
         self._new = []
 
     def _lead(self, rows: list[Row]) -> None:
         """On rank 0: decide, and tell."""
-        decided = self._leader.observe(rows)
+        entry = self._log.at(max(0, int(rows[0].step)))
+        decided = self._leader.observe(rows, entry.active)
         self._new += decided
         if self._teller is None:
             return
         controller = self._leader.controller
-        if all(row.counts for row in rows):
-            self._teller.step(self._log.at(int(rows[0].step)), rows, controller, self.global_batch)
+        if all(row.counts for row, active in zip(rows, entry.active, strict=True) if active):
+            self._teller.step(entry, rows, controller, self.global_batch)
         self._teller.events(controller)
         for entry in decided:
             self._teller.schedule(entry, controller)
@@ -411,7 +506,8 @@ class Balancer:
     def _with_reason(self, entry: Entry) -> Entry:
         return self._leader.with_reason(entry) if self.rank == 0 else entry
 
-    def _receive(self) -> None:
+    def _receive(self) -> float:
+        """Look at what was sent last. Returns Row.ended of a rank that has left the loop, else 0."""
         rows, entries = self._channel.take()
         if self.rank == 0 and rows:
             self._lead(rows)
@@ -422,36 +518,9 @@ class Balancer:
                     "issued; this is a fault of kaitian"
                 )
             self._log.append(self._with_reason(entry))
+        return max((row.ended for row in rows), default=0.0)
 
     # ---- what all ranks agree on ----------------------------------------------------------------------------------
-
-    def _agree(
-        self, floor: int | None, micro_batch: int | None, micro_batches: int | None
-    ) -> tuple[int, list[int], int]:
-        """What all ranks must give alike, and every rank's cap. Returns floor, caps, micro-batches (0: any)."""
-        named = {
-            "global_batch": self.global_batch,
-            "floor": self._model.smallest_batch if floor is None else floor,
-            "micro_batches": micro_batches or 0,
-            "seed": self.seed,
-        }
-        cap = self.global_batch if micro_batch is None else micro_batch
-        rows = self._channel.gather([*(float(value) for value in named.values()), float(cap)])
-        for place, (name, value) in enumerate(named.items()):
-            found = [int(row[place]) for row in rows]
-            if len(set(found)) > 1:
-                raise ValueError(f"Balancer: argument {name}: expected the same on all ranks, found {found}")
-            if value < (1 if name in ("global_batch", "floor") else 0):
-                raise ValueError(f"Balancer: argument {name}: expected a positive number, found {value}")
-        caps = [int(row[-1]) for row in rows]
-        if min(caps) < named["floor"]:
-            raise ValueError(
-                f"Balancer: argument micro_batch: expected at least the floor of {named['floor']} items, found {caps} "
-                "by rank"
-            )
-        if not micro_batches and self._model.communicates:
-            micro_batches = -(-self.global_batch // sum(caps))
-        return named["floor"], caps, micro_batches or 0
 
     def _agree_horizon(self, ahead: int) -> None:
         """Loaders issue further ahead from now on: what was decided for less must have arrived before they start."""

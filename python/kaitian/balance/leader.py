@@ -36,12 +36,19 @@ class Leader:
         floor: int,
         caps: Sequence[int],
         micro_batches: int,
+        islands: Sequence[int] | None = None,
+        may_leave: Sequence[bool] | None = None,
         replay: Sequence[Entry] | None = None,
         profile: Sequence[Sequence[Sequence[float]]] | None = None,
         fixed_shares: Sequence[int] | None = None,
         policy: Policy | None = None,
     ) -> None:
-        limits = [RankLimits(floor=floor, micro_cap=max(floor, min(cap, batch))) for cap in caps]
+        limits = [
+            RankLimits(floor=floor, micro_cap=max(floor, min(cap, batch)), island=island, may_leave=leaves)
+            for cap, island, leaves in zip(
+                caps, islands or [0] * len(caps), may_leave or [False] * len(caps), strict=True
+            )
+        ]
         self.controller = Controller(batch, limits, horizon=0, micro_batches=micro_batches, profile=profile or [])
         self.first: list[Entry] = self.controller.take_entries()
         self.adapts = replay is None and fixed_shares is None
@@ -55,8 +62,8 @@ class Leader:
                 raise ValueError(f"schedule: expected shares of 0 or at least the floor {floor}, found {entry.shares}")
         self._reasons = {entry.start: entry.reason for entry in self.first}
 
-    def observe(self, rows: Sequence[Row]) -> list[Entry]:
-        """Return the entries that follow from the times of a step."""
+    def observe(self, rows: Sequence[Row], active: Sequence[bool]) -> list[Entry]:
+        """Return the entries that follow from the times of a step, in which ``active`` took part."""
         if not self.adapts:
             return []
         step = int(rows[0].step)
@@ -67,7 +74,7 @@ class Leader:
             if row.micro_cap > 0:
                 self.controller.limit(step, rank, int(row.micro_cap))
         if step >= 0:
-            counted = [row.total for row in rows if row.counts]
+            counted = [row.total for row, takes_part in zip(rows, active, strict=True) if row.counts and takes_part]
             self.controller.observe(
                 step,
                 [_work(row) for row in rows],

@@ -53,14 +53,22 @@ class Loader:
         self._sampler.position(epoch=self.epoch, begin=begin, first_step=first_step)
         self._issued.clear()
         batches = iter(self._loader)
-        for group in self._steps(batches):
-            items = None
-            if self._count is not None:
-                local = sum(float(self._count(batch)) for batch, piece, _, _ in group if piece.counts)
-                items = self._balancer._start_sum(local)
-            for batch, piece, waited, copied in group:
-                self._balancer._add_times(waited, copied)
-                yield from self._parts(batch, piece, items)
+        try:
+            for group in self._steps(batches):
+                items = None
+                if self._count is not None:
+                    local = sum(float(self._count(batch)) for batch, piece, _, _ in group if piece.counts)
+                    items = self._balancer._start_sum(local)
+                if not self._balancer._goes_on(group[0][1]):
+                    return  # the others have left the loop
+                for batch, piece, waited, copied in group:
+                    if piece.left_out and not piece.probed:
+                        continue
+                    self._balancer._add_times(waited, copied)
+                    yield from self._parts(batch, piece, items)
+        except GeneratorExit:  # the caller has left the loop
+            self._balancer._leave_loop()
+            raise
         self._balancer._end_epoch(self.epoch)
 
     def _parts(self, batch: Any, piece: Piece, items: Callable[[], float] | None) -> Iterator[Any]:
@@ -90,8 +98,9 @@ class Loader:
                 return
             loaded = time.perf_counter()
             piece = self._issued.popleft()
-            batch = to_device(batch, self._balancer.device)
+            if piece.probed or not piece.left_out:
+                batch = to_device(batch, self._balancer.device)
             group.append((batch, piece, loaded - begin, time.perf_counter() - loaded))
-            if self._count is None or piece.last:
+            if self._count is None or piece.last or piece.left_out:
                 yield group
                 group = []

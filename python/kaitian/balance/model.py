@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
@@ -11,6 +11,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
+from kaitian._backend import is_kaitian, unlisted_group
 from kaitian.nn import SyncBatchNorm
 
 _SYNCHRONISED = (SyncBatchNorm, nn.SyncBatchNorm)
@@ -32,6 +33,10 @@ class Model:
         if parameter is None:
             raise ValueError("Balancer: argument model: expected one with parameters to train, found none")
         self.device = parameter.device
+        self._whole = self._group  # of all ranks, also while fewer take part
+        self._smaller: dict[tuple[int, ...], dist.ProcessGroup] = {}
+        self._prefix = ""  # of their names
+        self._members: tuple[int, ...] = ()  # ranks that take part; none given: all
 
     @property
     def module(self) -> nn.Module:
@@ -55,42 +60,79 @@ class Model:
         return self._ddp is not None or self.sharded
 
     @property
+    def cannot_shrink(self) -> str:
+        """Why no rank can be left out; empty if one can."""
+        if self._ddp is None:
+            return "the model is not in DistributedDataParallel"
+        if self.world_size > 1 and not is_kaitian(self._whole):
+            return "its process group is not of backend kaitian"
+        if self.communicates:
+            return "its forward pass communicates (SyncBatchNorm)"
+        if getattr(self._ddp, "_comm_hooks", []):
+            return "it has a communication hook, which keeps to the group that it was made for"
+        return ""
+
+    @property
     def _group(self) -> dist.ProcessGroup | None:
         return self._ddp.process_group if self._ddp is not None else None
 
     @property
     def world_size(self) -> int:
         """Ranks that train this model."""
-        return dist.get_world_size(self._group) if dist.is_initialized() and self.synchronises else 1
+        return dist.get_world_size(self._whole) if dist.is_initialized() and self.synchronises else 1
 
     @property
     def rank(self) -> int:
         """Number of this rank among them."""
-        return dist.get_rank(self._group) if dist.is_initialized() and self.synchronises else 0
+        return dist.get_rank(self._whole) if dist.is_initialized() and self.synchronises else 0
 
     @property
     def averaged_over(self) -> int:
         """By what the model divides summed gradients."""
-        return self.world_size
+        return dist.get_world_size(self._group) if self.world_size > 1 else 1
+
+    def average_over(self, ranks: Sequence[int]) -> None:
+        """Average gradients over these ranks from now on. All of them call it; REQUIRES: not cannot_shrink."""
+        assert self._ddp is not None
+        group = self._whole or dist.group.WORLD
+        self._members = tuple(ranks)
+        members = tuple(self._global(rank) for rank in ranks)
+        if len(members) == self.world_size:
+            chosen = group
+        elif members in self._smaller:
+            chosen = self._smaller[members]
+        else:
+            name = f"{self._prefix}/{'-'.join(map(str, members))}"
+            chosen = self._smaller[members] = unlisted_group(self._whole, members, name)
+        self._ddp._update_process_group(chosen)  # what torch has for worlds that shrink and grow
 
     def own_group(self) -> dist.ProcessGroup | None:
         """Make a group of the same ranks, for messages of the balancer alone."""
         if self.world_size == 1:
             return None
-        group = self._group or dist.group.WORLD
+        group = self._whole or dist.group.WORLD
         ranks = dist.get_process_group_ranks(group)
         made = dist.new_group(ranks, backend=dist.get_backend_config(group), use_local_synchronization=True)
         assert isinstance(made, dist.ProcessGroup)
+        self._prefix = made.group_name  # no other group has it
         return made
 
     def all_reduce(self, tensor: torch.Tensor) -> None:
-        """Sum over the ranks that train the model."""
+        """Sum over the ranks that take part."""
         dist.all_reduce(tensor, group=self._group)
 
     def broadcast(self, tensor: torch.Tensor, rank: int) -> None:
-        """Take a tensor from a rank of the model's group."""
+        """Take a tensor from a rank of the model, for those who take part."""
         group = self._group or dist.group.WORLD
-        dist.broadcast(tensor, dist.get_global_rank(group, rank), group=self._group)  # type: ignore[arg-type]
+        members = list(self._members or range(self.world_size))
+        dist.broadcast(tensor, group=group, group_src=members.index(rank))
+
+    def broadcast_to_all(self, tensor: torch.Tensor, rank: int) -> None:
+        """Take a tensor from a rank of the model, on all of its ranks."""
+        dist.broadcast(tensor, self._global(rank), group=self._whole)
+
+    def _global(self, rank: int) -> int:
+        return dist.get_global_rank(self._whole or dist.group.WORLD, rank)  # type: ignore[arg-type]
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Return a context in which backward only accumulates."""

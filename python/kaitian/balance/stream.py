@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from torch.utils.data import Dataset, DistributedSampler
 
-from kaitian._schedule import Entry, Permutation, cut, proportional
+from kaitian._schedule import PROBED, Entry, Permutation, cut, proportional
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class Piece:
     items: int  #: samples in it
     step_items: int  #: samples of all ranks in this step
     counts: bool  #: False: the rank has no share, the batch only keeps it in the collectives, with weight 0
+    left_out: bool = False  #: the rank takes no part in the step ...
+    probed: bool = False  #: ... but works on this batch by itself, for its speed to be known
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,10 @@ class ShareSampler(DistributedSampler[Any]):
         start = begin + sum(shares[: self.rank])
         # What a rank without items runs: a real batch of the smallest legal size, which others use too.
         nothing = (begin, begin + min(self._floor, items))
+        if not entry.active[self.rank]:
+            probed = entry.micro_batches[self.rank] == PROBED
+            yield Piece(step, epoch, epoch_step, 0, False, nothing[1] - begin, items, False, True, probed), nothing
+            return
         most = self._prescribed or entry.micro_batches[self.rank]
         slices = cut(start, start + mine, max(1, min(most, mine // self._floor))) if mine else []
         spare = max(self._prescribed, 1) - len(slices)

@@ -47,6 +47,24 @@ def ranks_of(group: dist.ProcessGroup | None, device: torch.device, world_size: 
     return [info(fact["rank"], fact["device"], fact["host"], fact["island"]) for fact in world["ranks"]]
 
 
+def _micro(entry: Entry) -> tuple[int, ...]:
+    """Items of a rank's largest micro-batch."""
+    return tuple(-(-share // max(1, pieces)) for share, pieces in zip(entry.shares, entry.micro_batches, strict=True))
+
+
+def islands_of(group: dist.ProcessGroup | None, world_size: int) -> list[int]:
+    """By rank the number of its island, from 0; each rank its own where the group knows none."""
+    from kaitian._backend import backend_of
+
+    if world_size == 1:
+        return [0]
+    try:
+        found = [int(rank["island"]) for rank in backend_of(group).world()]
+    except ValueError:
+        return list(range(world_size))
+    return [sorted(set(found)).index(island) for island in found]
+
+
 class Teller:
     """Writes the record of a run and feeds its displays."""
 
@@ -78,20 +96,22 @@ class Teller:
 
     def step(self, entry: Entry, rows: Sequence[Row], controller: Controller, items: int) -> None:
         """Tell of a step that all ranks have measured."""
-        exposed = min(row.sync for row in rows)
+        taking = [row for row, active in zip(rows, entry.active, strict=True) if active]
+        rows = [row if active else Row() for row, active in zip(rows, entry.active, strict=True)]
+        exposed = min(row.sync for row in taking)
         shares = entry.shares
         self._recorder.step(
             StepRecord(
-                step=int(rows[0].step),
-                seconds=max(row.total for row in rows),
+                step=int(taking[0].step),
+                seconds=max(row.total for row in taking),
                 shares=tuple(shares),
-                micro=tuple(-(-share // pieces) for share, pieces in zip(shares, entry.micro_batches, strict=True)),
+                micro=_micro(entry),
                 compute=tuple(max(0.0, row.compute) for row in rows),
                 data=tuple(row.data for row in rows),
                 copy=tuple(row.copy for row in rows),
-                exposed=tuple(exposed for _ in rows),
+                exposed=tuple(exposed if active else 0.0 for active in entry.active),
                 wait=tuple(max(0.0, row.sync - exposed) for row in rows),
-                predicted=controller.predict(shares) or None,
+                predicted=controller.predict(shares, entry.active) or None,
                 bound=controller.bound() or None,
                 samples=items,
             )
@@ -106,11 +126,13 @@ class Teller:
                 decided=max(0, entry.decided),
                 start=entry.start,
                 shares=tuple(entry.shares),
-                micro=tuple(-(-s // p) for s, p in zip(entry.shares, entry.micro_batches, strict=True)),
+                micro=_micro(entry),
                 active=tuple(share > 0 for share in entry.shares),
                 reason=self.named(entry.reason),
                 predicted=entry.predicted or None,
-                previous_predicted=(controller.predict(before.shares) or None) if before and steady else None,
+                previous_predicted=(controller.predict(before.shares, before.active) or None)
+                if before and steady
+                else None,
                 excluded=tuple(self._excluded(entry, controller)) if steady else (),
                 standalone=tuple(controller.standalone()) if steady else None,
             )
@@ -138,7 +160,7 @@ class Teller:
         self._recorder.close(reason)
 
     def _excluded(self, entry: Entry, controller: Controller) -> list[Excluded]:
-        now = controller.predict(entry.shares)
+        now = controller.predict(entry.shares, entry.active)
         found = []
         for rank, share in enumerate(entry.shares):
             if share:
@@ -147,5 +169,6 @@ class Teller:
             tried = list(entry.shares)
             tried[rank], tried[giver] = 1, tried[giver] - 1
             cost = max(0.0, controller.predict(tried) - now)
-            found.append(Excluded(rank, "its smallest share takes longer than a step of the others", cost))
+            why = "its smallest share takes longer than a step of the others"
+            found.append(Excluded(rank, why if entry.active[rank] else f"left out altogether: {why}", cost))
         return found

@@ -85,7 +85,7 @@ TEST(Membership, ADeviceWhoseSmallestShareIsTooSlow_IsLeftOut) {
       << "with what measuring it costs";
   const auto events = run.controller.takeEvents();
   ASSERT_FALSE(events.empty());
-  EXPECT_EQ(events.front().kind, "left out");
+  EXPECT_EQ(events.front().kind, "excluded");
   EXPECT_EQ(events.front().rank, 2);
   const auto& entries = run.controller.log().entries();
   EXPECT_TRUE(std::any_of(entries.begin(), entries.end(), [](const Entry& entry) {

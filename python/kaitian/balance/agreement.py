@@ -1,0 +1,49 @@
+"""What all ranks must give alike, asked once, so that a mistake on one of them is an error on all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kaitian.balance.channel import Channel
+from kaitian.balance.model import Model
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """The same on all ranks."""
+
+    floor: int  #: items of the smallest micro-batch
+    caps: Sequence[int]  #: by rank: items of the largest
+    micro_batches: int  #: that every rank takes; 0: any number
+
+
+def agree(
+    channel: Channel,
+    model: Model,
+    *,
+    global_batch: int,
+    seed: int,
+    floor: int | None,
+    micro_batch: int | None,
+    micro_batches: int | None,
+) -> Agreed:
+    """Compare the arguments of Balancer over the ranks; ValueError on all of them."""
+    smallest = model.smallest_batch if floor is None else floor
+    named = {"global_batch": global_batch, "floor": smallest, "micro_batches": micro_batches or 0, "seed": seed}
+    cap = global_batch if micro_batch is None else micro_batch
+    rows = channel.gather([*(float(value) for value in named.values()), float(cap)])
+    for place, (name, value) in enumerate(named.items()):
+        found = [int(row[place]) for row in rows]
+        if len(set(found)) > 1:
+            raise ValueError(f"Balancer: argument {name}: expected the same on all ranks, found {found}")
+        if value < (1 if name in ("global_batch", "floor") else 0):
+            raise ValueError(f"Balancer: argument {name}: expected a positive number, found {value}")
+    caps = [int(row[-1]) for row in rows]
+    if min(caps) < smallest:
+        raise ValueError(
+            f"Balancer: argument micro_batch: expected at least the floor of {smallest} items, found {caps} by rank"
+        )
+    if not micro_batches and model.communicates:
+        micro_batches = -(-global_batch // sum(caps))
+    return Agreed(smallest, caps, micro_batches or 0)

@@ -1,0 +1,242 @@
+"""Ranks that only slow the job are left out of steps and come back: the same training, whoever takes part."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import TensorDataset
+
+from kaitian.balance import Balancer
+from kaitian.nn import convert
+from kaitian.schedule import LEFT_OUT, PROBED, Entry
+from kaitian_testing.pool import Job, Pool
+from kaitian_testing.worker import group
+
+WIDTH, BATCH = 12, 24
+
+
+def data(samples: int) -> TensorDataset:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(samples, WIDTH, dtype=torch.float64, generator=generator)
+    return TensorDataset(torch.arange(samples), x, torch.randint(0, 4, (samples,), generator=generator))
+
+
+def net() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, 4)).double()
+
+
+class Slow(nn.Module):
+    """Takes so many seconds more per call, and per item, on the host."""
+
+    def __init__(self, inner: nn.Module, seconds: Any) -> None:
+        super().__init__()
+        self.inner, self.seconds = inner, seconds
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        fixed, item = self.seconds()
+        time.sleep(fixed + item * len(x))
+        return self.inner(x)  # type: ignore[no-any-return]
+
+
+def optimizer_for(model: nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    return optimizer, torch.optim.lr_scheduler.MultiStepLR(optimizer, [5, 11, 30], gamma=0.5)
+
+
+def entries(world: int, changes: Sequence[tuple[int, dict[int, int]]]) -> list[Entry]:
+    """Schedule in which at some steps some ranks get other numbers of micro-batches than 1, and no share."""
+    found = []
+    for start, out in changes:
+        takers = [rank for rank in range(world) if rank not in out]
+        shares = [0 if rank in out else BATCH // len(takers) for rank in range(world)]
+        shares[takers[0]] += BATCH - sum(shares)
+        pieces = [out.get(rank, 1) for rank in range(world)]
+        found.append(Entry(decided=start - 1, start=start, shares=shares, micro_batches=pieces, reason="a test"))
+    return found
+
+
+#: Who is out from which step: one leaves, is measured, comes back, others leave together, the first alone stays.
+CHANGES = [
+    (0, {}),
+    (3, {2: LEFT_OUT}),
+    (6, {2: PROBED}),
+    (7, {2: LEFT_OUT}),
+    (9, {}),
+    (12, {1: LEFT_OUT, 2: LEFT_OUT}),
+    (14, {2: LEFT_OUT}),
+    (17, {0: LEFT_OUT}),
+    (21, {0: LEFT_OUT, 1: LEFT_OUT}),
+    (24, {1: LEFT_OUT}),
+]
+SAMPLES, EPOCHS = BATCH * 9 + 7, 3
+
+
+def alone(seed: int, stop: int) -> tuple[list[list[float]], float]:
+    """One process, the same global batches: losses by step, and the first parameter's sum afterwards."""
+    model, dataset = net(), data(SAMPLES)
+    optimizer, scheduler = optimizer_for(model)
+    balancer = Balancer(model, BATCH, seed=seed)
+    losses = []
+    for epoch in range(EPOCHS):
+        for step, (_, x, y) in enumerate(balancer.loader(dataset, epoch=epoch)):
+            with balancer.step() as now:
+                loss = now.weigh(functional.cross_entropy(model(x), y))
+                loss.backward()
+            losses.append([loss.item()])
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()
+            if epoch == 1 and step == stop:
+                break
+    return losses, flat(model)
+
+
+def flat(model: nn.Module) -> float:
+    return float(sum((parameter.detach() * (k + 1)).sum() for k, parameter in enumerate(model.parameters())))
+
+
+def rank_that_follows(job: Job, stop: int, options: dict[str, Any], workers: int) -> dict[str, Any]:
+    """Train with a given schedule of who takes part."""
+    with group(job) as device:
+        dataset, model = data(SAMPLES), net().to(device)
+        ddp = DistributedDataParallel(model, **options)
+        optimizer, scheduler = optimizer_for(model)
+        balancer = Balancer(ddp, BATCH, seed=5, sync=[optimizer, scheduler], keep=(), replay=entries(job.size, CHANGES))
+        used: list[list[int]] = []
+        for epoch in range(EPOCHS):
+            mine: list[int] = []
+            for index, x, y in balancer.loader(dataset, epoch=epoch, num_workers=workers):
+                with balancer.step() as step:
+                    loss = functional.cross_entropy(ddp(x), y)
+                    step.weigh(loss).backward()
+                if step.piece.left_out:
+                    assert not step.last
+                    continue
+                if step.items:
+                    mine += index.tolist()
+                if step.last:
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    scheduler.step()
+                if epoch == 1 and step.piece.epoch_step == stop:
+                    break
+            used.append(mine)
+            assert balancer.active == [True] * job.size
+        state = balancer.state_dict()
+        return {
+            "used": used,
+            "parameters": flat(model),
+            "rate": scheduler.get_last_lr(),
+            "moments": float(sum(state["exp_avg"].sum() for state in optimizer.state.values())),
+            "steps": [float(state["step"]) for state in optimizer.state.values()],
+            "step": state["step"],
+        }
+
+
+#: Step of the middle epoch after which the loop is left, options of DistributedDataParallel, workers of the loader.
+CASES: list[tuple[int, dict[str, bool], int]] = [
+    *((stop, {}, 0) for stop in (2, 3, 6, 7, 8, 100)),
+    (3, {"gradient_as_bucket_view": True}, 0),
+    (7, {"find_unused_parameters": True}, 0),
+    (100, {}, 2),
+]
+
+
+@pytest.mark.parametrize(("stop", "options", "workers"), CASES, ids=str)
+def test_whoever_takes_part_the_training_is_the_same(
+    pool: Pool, stop: int, options: dict[str, bool], workers: int
+) -> None:
+    losses, parameters = alone(5, stop)
+    layout = ["cpu", "alpha", "cpu"] if not workers else ["cpu", "cpu", "cpu"]
+    ranks = pool.run(layout, rank_that_follows, stop, options, workers)
+    for found in ranks:
+        assert found["parameters"] == pytest.approx(parameters, rel=1e-12)
+        assert {key: found[key] for key in ("rate", "moments", "steps", "step")} == {
+            key: ranks[0][key] for key in ("rate", "moments", "steps", "step")
+        }
+        assert found["step"] == len(losses)
+        assert found["steps"] == [float(len(losses))] * 4
+    for epoch in range(EPOCHS):
+        used = sorted(index for found in ranks for index in found["used"][epoch])
+        complete = SAMPLES if epoch != 1 or stop >= 9 else BATCH * (stop + 1)
+        assert len(used) == len(set(used)) == complete
+
+
+def rank_that_adapts(job: Job, leave: float) -> dict[str, Any]:
+    """Train; the last rank becomes slow, and later fast again. Leaves the loop when it has come back."""
+    with group(job) as device:
+        phase = {"slow": False}
+        slow = job.rank == job.size - 1
+        inner = net().to(device)
+        model = DistributedDataParallel(Slow(inner, lambda: (leave if slow and phase["slow"] else 0.001, 0.0003)))
+        optimizer, scheduler = optimizer_for(model)
+        balancer = Balancer(model, BATCH, sync=[optimizer, scheduler])
+        seen, back = [], 0
+        for _, x, y in balancer.loader(data(BATCH * 3000)):
+            with balancer.step() as step:
+                step.weigh(functional.cross_entropy(model(x), y)).backward()
+            # By what all know: the slow rank alone looks at it while it is measured.
+            phase["slow"] = 60 <= step.piece.step < 200
+            if step.last:
+                optimizer.step()
+                optimizer.zero_grad()
+                scheduler.step()
+            seen.append((step.piece.step, tuple(balancer.active)))
+            back = back + 1 if step.piece.step > 200 and all(balancer.active) else 0
+            if back == 20:
+                break
+        reasons = [entry.reason for entry in balancer.schedule]
+        return {"seen": seen, "reasons": reasons, "parameters": flat(inner), "step": balancer.state_dict()["step"]}
+
+
+def test_a_rank_that_only_slows_the_job_is_left_out_and_comes_back(pool: Pool) -> None:
+    first, _, last = pool.run(["cpu", "cpu", "cpu"], rank_that_adapts, 0.06)
+    assert first["parameters"] == last["parameters"]
+    assert first["step"] == last["step"]
+    out = [step for step, active in first["seen"] if not active[2] and 120 <= step < 200]
+    assert len(out) > 60, first["reasons"]
+    assert all(active[0] for _, active in first["seen"]), "rank 0 stays"
+    assert sum(1 for step, _ in last["seen"] if 120 <= step < 200) < 20, "its loop runs while it is left out"
+    assert any("rank 2 is left out" in reason for reason in first["reasons"])
+    assert any("rank 2 takes part again" in reason for reason in first["reasons"])
+
+
+def rank_with_bad_arguments(job: Job) -> list[str]:
+    with group(job):
+        model = DistributedDataParallel(net())
+        optimizer, _ = optimizer_for(model)
+        texts = []
+        for arguments in (
+            {"sync": [optimizer, 3]},
+            {"sync": [optimizer] if job.rank else None},
+            {"sync": [optimizer], "keep": (7,)},
+            {"sync": [optimizer], "keep": (job.rank,)},
+            {"replay": entries(job.size, [(0, {}), (3, {1: LEFT_OUT})])},
+            {"replay": entries(job.size, [(0, {}), (3, {0: LEFT_OUT})]), "sync": [optimizer]},
+        ):
+            with pytest.raises((ValueError, TypeError)) as caught:
+                Balancer(model, BATCH, **arguments)  # type: ignore[arg-type]
+            texts.append(str(caught.value))
+        norm = nn.Sequential(nn.Linear(WIDTH, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)).double()
+        shared = DistributedDataParallel(convert(norm))
+        with pytest.warns(UserWarning, match="no rank can be left out: its forward pass communicates"):
+            Balancer(shared, BATCH, sync=[optimizer])
+        return texts
+
+
+def test_bad_arguments_are_errors_on_all_ranks(pool: Pool) -> None:
+    for texts in pool.run(["cpu", "cpu"], rank_with_bad_arguments):
+        assert "argument sync[1]: expected an object with state_dict and load_state_dict, found int" in texts[0]
+        assert "argument sync: expected as many objects on all ranks, found [None, 1]" in texts[1]
+        assert "argument keep: expected ranks from 0 to 1, found 7" in texts[2]
+        assert "argument keep: expected the same on all ranks" in texts[3]
+        assert "step 3 leaves out rank 1" in texts[4]
+        assert "step 3 leaves out rank 0" in texts[5]
