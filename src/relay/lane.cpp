@@ -19,7 +19,7 @@ struct Lane::State {
   std::condition_variable changed;
   std::deque<TicketRef> tickets;  // in call order
   std::deque<Task> unordered;
-  bool busy = false;  // a task of the first ticket, or an inline task, runs
+  bool busy = false;     // a task of the first ticket, or an inline task, runs
   bool running = false;  // a task, in order or not, on the thread
   bool stopping = false;
   bool started = false;

@@ -81,7 +81,8 @@ void ProcessImpl::drive(Shared& shared) {
       urgency = std::max(urgency, participant->urgency());
       next = std::min(next, participant->nextPoll());
     }
-    const auto over = std::erase_if(participants, [](const auto& participant) { return participant->over(); });
+    const auto over =
+        std::erase_if(participants, [](const auto& participant) { return participant->over(); });
     moved = moved || over > 0;  // the next turn notes it
     if (participants.empty() && shared.stopping.load(std::memory_order_acquire)) {
       std::lock_guard<std::mutex> lock(shared.mutex);

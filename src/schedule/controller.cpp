@@ -254,7 +254,8 @@ std::string Controller::changes(std::int64_t step, const std::vector<bool>& acti
   const std::vector<bool> before = log_.entries().back().active();
   for (std::size_t i = 0; i < active.size(); ++i) {
     if (active[i] == before[i]) continue;
-    events_.push_back({step, static_cast<int>(i), active[i] ? "readmitted" : "excluded", 1 / ranks_[i].scale()});
+    events_.push_back(
+        {step, static_cast<int>(i), active[i] ? "readmitted" : "excluded", 1 / ranks_[i].scale()});
     words += (words.empty() ? "" : ", ") + ("rank " + std::to_string(i)) +
              (active[i] ? " takes part again" : " is left out");
   }

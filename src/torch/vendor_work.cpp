@@ -195,8 +195,7 @@ WorkRef Backend::passThrough(Call& call, const relay::Request& request, Dense& d
       launch.run();
     };
   };
-  process_->launch(
-      device_->name(), [&launch] { launch.run(); }, later);
+  process_->launch(device_->name(), [&launch] { launch.run(); }, later);
   return deliver(work);
 }
 
