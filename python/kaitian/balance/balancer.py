@@ -14,11 +14,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from kaitian._schedule import Entry, Log
 from kaitian._step_context import StepContext, entered
 from kaitian.balance.agreement import agree
+from kaitian.balance.batches import to_device
 from kaitian.balance.channel import Channel, Row
 from kaitian.balance.evaluation import ShardSampler
 from kaitian.balance.handover import Stateful
@@ -27,6 +28,8 @@ from kaitian.balance.loader import Loader
 from kaitian.balance.members import Members
 from kaitian.balance.meter import LastGradient, Meter, clock_for
 from kaitian.balance.model import Model
+from kaitian.balance.profiles import Profiles, Samples
+from kaitian.balance.rehearsal import REPEATS, SIZES, Rehearsal
 from kaitian.balance.state import entries_from, entries_to
 from kaitian.balance.step import Offer, Step
 from kaitian.balance.stream import Piece, ShareSampler
@@ -64,7 +67,8 @@ class Balancer:
     then have to go forward equally often; models with ``kaitian.nn.SyncBatchNorm`` and sharded ones get as many as the
     caps need. Else each rank cuts its share as it is fastest.
     ``replay``: entries of an earlier schedule (``balancer.schedule``), followed instead of adapting.
-    ``profile``: what ``balancer.profile`` gave in an earlier run of this model on these devices.
+    ``profile``: what ``balancer.profile`` gave in an earlier run of this model on these devices, or a folder in which
+    that is kept by model, devices and versions: then runs after the first need not learn what sizes cost.
     ``fixed_shares``: one share per rank, which then never change; ``policy``: decides on rank 0 instead of the
     controller. Both are for comparisons.
     ``record``: folder for the run's record (``kaitian explain FOLDER``); ``displays``: what shows the run while it goes
@@ -84,7 +88,7 @@ class Balancer:
         sync: Sequence[Stateful] | None = None,
         keep: Sequence[int] = (0,),
         replay: Sequence[Entry] | None = None,
-        profile: Sequence[Sequence[Sequence[float]]] | None = None,
+        profile: Sequence[Samples] | str | Path | None = None,
         fixed_shares: Sequence[int] | None = None,
         policy: Policy | None = None,
         record: str | Path | None = None,
@@ -108,6 +112,10 @@ class Balancer:
         )
         self._floor, self._micro_batches = agreed.floor, agreed.micro_batches
         self._members = Members(self._model, self._channel, sync, keep)
+        folder = profile if isinstance(profile, str | Path) else None
+        self._channel.check_alike("profile (whether it is a folder)", folder is not None)
+        self._profiles = None if folder is None else Profiles(folder, self._channel, self._model)
+        known = self._profiles.load() if self._profiles and self.rank == 0 else None
         self._leader = Leader(
             global_batch,
             floor=agreed.floor,
@@ -116,17 +124,11 @@ class Balancer:
             islands=islands_of(own, self.world_size),
             may_leave=self._members.may_leave,
             replay=replay,
-            profile=profile,
+            profile=known if isinstance(profile, str | Path) else profile,
             fixed_shares=fixed_shares,
             policy=policy,
         )
-        self._members.check(self._leader.first)
-        self._log = Log(self.world_size, global_batch)
-        # Solving is arithmetic, which unlike machines may round differently: all begin with what rank 0 has.
-        for part in range(0, max(1, len(self._leader.first)), Channel.CAPACITY):
-            self._channel.post(Row(), self._leader.first[part : part + Channel.CAPACITY])
-            for entry in self._channel.take()[1]:
-                self._log.append(self._with_reason(entry))
+        self._begin_log()
         self._meter = Meter(clock_for(self.device))
         self._gradients = LastGradient(model.parameters(), self._meter.clock)
         self._offer_now: Offer | None = None
@@ -190,6 +192,42 @@ class Balancer:
         loader = Loader(self, data, sampler, count)
         loader.set_epoch(epoch)
         return loader
+
+    def measure(
+        self,
+        loss_of: Callable[[Any], torch.Tensor],
+        dataset: Dataset[Any],
+        *,
+        collate_fn: Callable[[list[Any]], Any] = default_collate,
+    ) -> None:
+        """Measure what sizes cost before training, instead of on its first steps; also what memory holds.
+
+        ``loss_of(batch)`` runs forward on a batch of ``dataset``, on the model's device, and returns the loss. Model,
+        gradients and random numbers are afterwards what they were. Every rank calls it, before the first step.
+        """
+        if self._step > 0:
+            raise RuntimeError(f"measure: expected a call before the first step, found one after step {self._step - 1}")
+        if self._model.communicates:
+            raise ValueError(
+                "measure: argument model: expected one whose forward pass a rank can run by itself, found one that "
+                "communicates; its costs are learned on the first steps of training"
+            )
+        items = len(dataset)  # type: ignore[arg-type]
+
+        def batch_of(size: int) -> Any:
+            return to_device(collate_fn([dataset[k % items] for k in range(size)]), self.device)
+
+        rehearsal = Rehearsal(self._model, self._gradients, loss_of)
+        most = min(self.memory_cap, self.global_batch)
+        samples, self.memory_cap = rehearsal.run(batch_of, self._floor, most)
+        padded = [number for sample in samples for number in sample] + [0.0] * (2 * (SIZES - len(samples)))
+        rows = self._channel.gather([*padded, float(self.memory_cap)])
+        profile = [
+            [(row[place], row[place + 1], REPEATS) for place in range(0, 2 * SIZES, 2) if row[place] > 0]
+            for row in rows
+        ]
+        self._leader.start(profile, [int(row[-1]) for row in rows])
+        self._begin_log()
 
     def step(self) -> Step:
         """Return the context of forward and backward of the batch that the loader gave last."""
@@ -476,8 +514,11 @@ class Balancer:
     def _lead(self, rows: list[Row]) -> None:
         """On rank 0: decide, and tell."""
         entry = self._log.at(max(0, int(rows[0].step)))
+        learned = self.learning
         decided = self._leader.observe(rows, entry.active)
         self._new += decided
+        if learned and not self.learning and self._profiles is not None:
+            self._profiles.save(self.profile)
         if self._teller is None:
             return
         controller = self._leader.controller
@@ -486,6 +527,15 @@ class Balancer:
         self._teller.events(controller)
         for entry in decided:
             self._teller.schedule(entry, controller)
+
+    def _begin_log(self) -> None:
+        """Solving is arithmetic, which unlike machines may round differently: all begin with what rank 0 has."""
+        self._members.check(self._leader.first)
+        self._log = Log(self.world_size, self.global_batch)
+        for part in range(0, max(1, len(self._leader.first)), Channel.CAPACITY):
+            self._channel.post(Row(), self._leader.first[part : part + Channel.CAPACITY])
+            for entry in self._channel.take()[1]:
+                self._log.append(self._with_reason(entry))
 
     def _make_teller(self, record: str | Path | None, displays: Sequence[Display]) -> Teller | None:
         """On rank 0; all ranks call it, as who they are is asked together."""

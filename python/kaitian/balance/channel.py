@@ -120,6 +120,12 @@ class Channel:
             return None, total
         return dist.all_reduce(total, group=self.group, async_op=True), total
 
+    def check_alike(self, argument: str, value: bool) -> None:
+        """ValueError on all ranks unless all give the same."""
+        found = [bool(row[0]) for row in self.gather([float(value)])]
+        if len(set(found)) > 1:
+            raise ValueError(f"Balancer: argument {argument}: expected the same on all ranks, found {found}")
+
     def gather(self, values: Sequence[float]) -> list[list[float]]:
         """All-gather of a few numbers, waiting for it: only outside steps."""
         mine = torch.tensor(list(values), dtype=torch.float64)

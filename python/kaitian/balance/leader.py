@@ -43,16 +43,17 @@ class Leader:
         fixed_shares: Sequence[int] | None = None,
         policy: Policy | None = None,
     ) -> None:
-        limits = [
+        self._limits = [
             RankLimits(floor=floor, micro_cap=max(floor, min(cap, batch)), island=island, may_leave=leaves)
             for cap, island, leaves in zip(
                 caps, islands or [0] * len(caps), may_leave or [False] * len(caps), strict=True
             )
         ]
-        self.controller = Controller(batch, limits, horizon=0, micro_batches=micro_batches, profile=profile or [])
-        self.first: list[Entry] = self.controller.take_entries()
+        self._batch, self._micro_batches, self._horizon = batch, micro_batches, 0
+        self.first: list[Entry] = []
+        self.start(profile)
         self.adapts = replay is None and fixed_shares is None
-        self._policy, self._caps, self._horizon = policy, list(caps), 0
+        self._policy, self._caps = policy, list(caps)
         if replay is not None:
             self.first = check_schedule(replay, len(caps), batch).entries
         elif fixed_shares is not None:
@@ -60,6 +61,29 @@ class Leader:
         for entry in self.first:
             if any(0 < share < floor for share in entry.shares):
                 raise ValueError(f"schedule: expected shares of 0 or at least the floor {floor}, found {entry.shares}")
+        self._reasons = {entry.start: entry.reason for entry in self.first}
+
+    def start(self, profile: Sequence[Sequence[Sequence[float]]] | None, caps: Sequence[int] | None = None) -> None:
+        """Begin the schedule: from a profile, if there is one, with other ``caps`` if given."""
+        if caps is not None:
+            self._caps = list(caps)
+            self._limits = [
+                RankLimits(
+                    floor=limits.floor,
+                    micro_cap=max(limits.floor, min(cap, self._batch)),
+                    island=limits.island,
+                    may_leave=limits.may_leave,
+                )
+                for limits, cap in zip(self._limits, caps, strict=True)
+            ]
+        self.controller = Controller(
+            self._batch,
+            self._limits,
+            horizon=self._horizon,
+            micro_batches=self._micro_batches,
+            profile=profile or [],
+        )
+        self.first = self.controller.take_entries()
         self._reasons = {entry.start: entry.reason for entry in self.first}
 
     def observe(self, rows: Sequence[Row], active: Sequence[bool]) -> list[Entry]:

@@ -76,7 +76,7 @@ class LastGradient:
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], clock: Clock) -> None:
-        self._clock = clock
+        self.clock = clock
         self._expected = 0
         self._seen = 0
         self.mark: object | None = None
@@ -106,7 +106,7 @@ class LastGradient:
     def _on_gradient(self, parameter: torch.Tensor) -> None:
         self._seen += 1
         if self._seen >= self._expected:
-            self.mark = self._clock.mark()
+            self.mark = self.clock.mark()
 
 
 @dataclass
