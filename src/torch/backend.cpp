@@ -248,7 +248,12 @@ Backend::Backend(const Config& config, host::World world)
   vendor_ = std::make_shared<VendorChild>(std::move(child));
 }
 
-Backend::~Backend() {
+Backend::~Backend() { drop(); }
+
+void Backend::release_resources() { drop(); }
+
+void Backend::drop() {
+  if (!process_) return;  // by the other of the two
   if (creator_ != processId()) {  // forked: the threads behind these objects are not in this process
     new std::shared_ptr<relay::Group>(std::move(group_));
     new std::shared_ptr<VendorChild>(std::move(vendor_));
@@ -259,6 +264,7 @@ Backend::~Backend() {
   shutdown();
   group_.reset();
   vendor_.reset();
+  process_.reset();
 }
 
 void Backend::checkOwner() const {

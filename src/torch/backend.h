@@ -77,6 +77,8 @@ class Backend final : public c10d::Backend {
   /// All that this process has made and not dropped.
   static std::vector<c10::intrusive_ptr<Backend>> live();
   ~Backend() override;
+  /// The last strong reference has gone. The registry's weak one keeps the object, and its destructor, waiting.
+  void release_resources() override;
 
   const std::string getBackendName() const override { return "kaitian"; }
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
@@ -136,6 +138,7 @@ class Backend final : public c10d::Backend {
   bool mixed() const { return world_.layout.islands() > 1; }
 
  private:
+  void drop();
   explicit Backend(const Config& config, host::World world);
 
   /// A collective with its tensors, checked.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -367,6 +367,10 @@ class Balancer:
         """The caller has left the loop early: ranks that are left out learn it, and take over what was learned."""
         if self._members.complete or sys.is_finalizing() or not dist.is_initialized():
             return
+        with suppress(dist.DistBackendError):  # by which the loop was left, perhaps; later calls tell it again
+            self._tell_that_it_ended()
+
+    def _tell_that_it_ended(self) -> None:
         step, ended = self._entered + 1, self._step + 1.0
         if step <= self._epoch_end:
             self._receive()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Sequence
+from datetime import timedelta
+from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
@@ -16,6 +20,7 @@ from torch.utils.data import TensorDataset
 from kaitian.balance import Balancer
 from kaitian.nn import convert
 from kaitian.schedule import LEFT_OUT, PROBED, Entry
+from kaitian_testing.crew import Crew
 from kaitian_testing.pool import Job, Pool
 from kaitian_testing.worker import group
 
@@ -240,3 +245,34 @@ def test_bad_arguments_are_errors_on_all_ranks(pool: Pool) -> None:
         assert "argument keep: expected the same on all ranks" in texts[3]
         assert "step 3 leaves out rank 1" in texts[4]
         assert "step 3 leaves out rank 0" in texts[5]
+
+
+def rank_until_one_dies(job: Job, pipe: Connection) -> None:
+    """Train for ever, rank 2 left out."""
+    dist.init_process_group(
+        "kaitian", store=job.store(), rank=job.rank, world_size=job.size, timeout=timedelta(seconds=20)
+    )
+    model = DistributedDataParallel(Slow(net(), lambda: (0.01, 0.0)))
+    optimizer, _ = optimizer_for(model)
+    schedule = entries(job.size, [(0, {}), (3, {2: LEFT_OUT})])
+    balancer = Balancer(model, BATCH, sync=[optimizer], replay=schedule)
+    pipe.send("ready")
+    try:
+        for _, x, y in balancer.loader(data(BATCH * 2000)):
+            with balancer.step() as step:
+                step.weigh(functional.cross_entropy(model(x), y)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    except dist.DistBackendError as error:
+        pipe.send((str(error), time.monotonic()))
+
+
+@pytest.mark.parametrize("victim", [1, 2])
+def test_whoever_dies_is_named_by_all_others(victim: int) -> None:
+    with Crew(["cpu", "cpu", "cpu"], rank_until_one_dies) as crew:
+        crew.hear_all(range(crew.size))
+        time.sleep(1.0)
+        killed = crew.signal(victim, signal.SIGKILL)
+        for text, when in crew.hear_all(crew.others(victim)).values():
+            assert f"rank {victim}" in text
+            assert when - killed < 10
