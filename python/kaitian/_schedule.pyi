@@ -1,6 +1,7 @@
 """The scheduler: costs, exact shares, the controller, the stamped log, the stream of samples. No torch in it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 Sample = tuple[float, float] | tuple[float, float, float]
 
@@ -191,3 +192,23 @@ class Controller:
     def standalone(self) -> list[float]: ...
     def bound(self) -> float: ...
     def profile(self) -> list[list[tuple[int, float, float]]]: ...
+
+class Simulator:
+    """Steps on a described cluster, in plain values; `kaitian.simulate` has the types. ValueError."""
+
+    def __init__(
+        self,
+        *,
+        batch: int,
+        ranks: Sequence[Mapping[str, Any]],
+        host: tuple[float, float],
+        network: tuple[float, float],
+        buckets: Sequence[int],
+        first_ready: float,
+        micro_batches: int,
+    ) -> None: ...
+    def report(self) -> dict[str, Any]: ...
+    def step(self, items: Sequence[int], active: Sequence[bool]) -> dict[str, Any]: ...
+    def run(
+        self, *, steps: int, horizon: int, noise: float, seed: int, changes: Sequence[tuple[int, int, float]]
+    ) -> dict[str, Any]: ...

@@ -4,6 +4,7 @@
 
 #include "kaitian/schedule/controller.h"
 #include "kaitian/schedule/stream.h"
+#include "simulate.h"
 
 namespace {
 
@@ -302,4 +303,5 @@ PYBIND11_MODULE(_schedule, module) {
   bindLog(module);
   bindStream(module);
   bindController(module);
+  bindSimulator(module);
 }
