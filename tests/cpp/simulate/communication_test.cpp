@@ -69,6 +69,21 @@ TEST(Communication, OfManyChunks_KeepsTheSlowLinkBusy) {
   EXPECT_LT(timeOf(cluster, kBytes).seconds, 1.1 * wire);
 }
 
+TEST(Communication, OfManyChunks_StagesOneWhileAnotherIsCarried) {
+  Cluster cluster = clusterOf({rankOf("a", 0), rankOf("a", 0), rankOf("b", 1), rankOf("b", 1)});
+  constexpr std::int64_t kBytes = 64 << 20;
+  for (Rank& rank : cluster.ranks)
+    rank.staging = {0.5e9, 0};  // half of the vector out takes as long as the wire
+  EXPECT_LT(timeOf(cluster, kBytes).seconds, 1.3 * kBytes / 1e9);
+}
+
+/// At first 1 and 2 send to 0 and 0 sends to 1; then 2 sends to 1, 0 and 1 to 2: its second message ends
+/// last.
+TEST(Communication, OfThreeHosts_WaitsForTheReceiver) {
+  const Cluster cluster = clusterOf({rankOf(kCpu, 0), rankOf(kCpu, 1), rankOf(kCpu, 2)});
+  EXPECT_NEAR(timeOf(cluster, 4000).seconds, 50e-6 + 3 * 4000 / 1e9, kNear);
+}
+
 TEST(Communication, OfBuckets_IsTheirSumAndTheLastOne) {
   Cluster cluster = clusterOf({rankOf("a", 0), rankOf("b", 0)});
   cluster.model.buckets = {8000, 4'000'000, 4'000'000, 16'000};
