@@ -198,14 +198,19 @@ def figures(folder: Path) -> dict[str, float]:
     }
 
 
+def train(policy: str, ranks: str, folder: str) -> None:
+    """Train by one policy in processes of its own, which leave bench.json in the folder."""
+    command = [sys.executable, "-m", "kaitian", "run", "--ranks", ranks, __file__, policy, folder]
+    env = {**os.environ, "KAITIAN_EMULATOR_PACE": "nominal", "KAITIAN_EMULATOR_SLOWNESS": SLOWNESS}
+    done = subprocess.run(command, env=env, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{policy}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}")
+
+
 def run(policy: str, ranks: str) -> dict[str, float]:
     """Train by one policy."""
     with tempfile.TemporaryDirectory(prefix="kaitian-schedule-") as folder:
-        command = [sys.executable, "-m", "kaitian", "run", "--ranks", ranks, __file__, policy, folder]
-        env = {**os.environ, "KAITIAN_EMULATOR_PACE": "nominal", "KAITIAN_EMULATOR_SLOWNESS": SLOWNESS}
-        done = subprocess.run(command, env=env, check=False, capture_output=True, text=True)
-        if done.returncode:
-            raise SystemExit(f"{policy}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}")
+        train(policy, ranks, folder)
         return figures(Path(folder))
 
 
