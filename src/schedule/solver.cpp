@@ -255,11 +255,15 @@ double secondsOf(const RankCost& rank, const Exposed& exposed, std::int64_t item
   return secondsOfShare(rank, exposed, items);
 }
 
-double secondsOf(const Problem& problem, const Shares& shares) {
+const Exposed& exposedOf(const Problem& problem, const Shares& shares) {
   std::vector<std::size_t> members;
   for (std::size_t i = 0; i < problem.ranks.size(); ++i)
     if (shares.active[i]) members.push_back(i);
-  const Exposed& exposed = problem.exposed[setOf(problem, members)];
+  return problem.exposed[setOf(problem, members)];
+}
+
+double secondsOf(const Problem& problem, const Shares& shares) {
+  const Exposed& exposed = exposedOf(problem, shares);
   double seconds = 0;
   for (std::size_t i = 0; i < problem.ranks.size(); ++i)
     if (shares.active[i]) seconds = std::max(seconds, secondsOf(problem.ranks[i], exposed, shares.items[i]));

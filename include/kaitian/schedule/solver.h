@@ -58,6 +58,8 @@ struct Shares {
   double seconds = 0;               // of the step: the maximum over the ranks
 };
 
+/// Communication of the islands that take part with these shares.
+const Exposed& exposedOf(const Problem& problem, const Shares& shares);
 /// Seconds of a step of `rank` with `items` items.
 double secondsOf(const RankCost& rank, const Exposed& exposed, std::int64_t items);
 /// Seconds of a step with these shares: the largest of its active ranks'.
