@@ -81,6 +81,38 @@ def solve(
     ``exposed``: (tail, whole) seconds of communication that nothing hides, once or per set of islands.
     """
 
+#: (name, slowness against the first mode, watts when busy, watts when idle)
+PowerMode = tuple[str, float, float, float]
+
+class EnergyPlan:
+    @property
+    def shares(self) -> Shares: ...
+    @property
+    def modes(self) -> list[int]: ...
+    @property
+    def joules(self) -> float: ...
+
+def least_energy(
+    batch: int,
+    ranks: Sequence[RankCost],
+    power: Sequence[Sequence[PowerMode]],
+    *,
+    deadline: float,
+    exposed: tuple[float, float] = ...,
+    may_exclude: bool = ...,
+) -> EnergyPlan:
+    """Find shares and modes of least joules in a step of ``deadline`` seconds; see kaitian/schedule/energy.h."""
+
+def frugal_modes(
+    ranks: Sequence[RankCost],
+    power: Sequence[Sequence[PowerMode]],
+    shares: Sequence[int],
+    seconds: float,
+    *,
+    exposed: tuple[float, float] = ...,
+) -> list[int]:
+    """Find by rank the mode of least energy that takes no longer than ``seconds``; its fastest if none does."""
+
 def proportional(batch: int, speeds: Sequence[float]) -> list[int]:
     """Share out in proportion to speeds (the KAITIAN paper's rule), by largest remainders. A baseline."""
 
@@ -175,6 +207,8 @@ class Controller:
         horizon: int,
         micro_batches: int = ...,
         profile: Sequence[Sequence[Sequence[float]]] = ...,
+        power: Sequence[Sequence[PowerMode]] = ...,
+        deadline: float = ...,
     ) -> None: ...
     @property
     def log(self) -> Log: ...
@@ -184,7 +218,9 @@ class Controller:
     def scales(self) -> list[float]: ...
     def resume(self, entries: Sequence[Entry], step: int) -> None: ...
     def observe(self, step: int, ranks: Sequence[tuple[float, float, bool]], seconds: float) -> None: ...
-    def limit(self, step: int, rank: int, micro_cap: int) -> None: ...
+    def limit(self, step: int, rank: int, micro_cap: int, holder: str = ...) -> None: ...
+    def modes(self, entry: Entry) -> list[int]:
+        """Give the modes that are best for an entry's shares by what is known now; the first ones while learning."""
     def set_horizon(self, horizon: int) -> None: ...
     def take_entries(self) -> list[Entry]: ...
     def take_events(self) -> list[tuple[int, int, str, float]]: ...

@@ -5,6 +5,7 @@ from kaitian._schedule import (
     PROBED,
     Controller,
     CostTable,
+    EnergyPlan,
     Entry,
     Log,
     Permutation,
@@ -13,6 +14,8 @@ from kaitian._schedule import (
     Shares,
     accumulate,
     cut,
+    frugal_modes,
+    least_energy,
     proportional,
     solve,
 )
@@ -22,6 +25,7 @@ __all__ = [
     "PROBED",
     "Controller",
     "CostTable",
+    "EnergyPlan",
     "Entry",
     "Log",
     "Permutation",
@@ -30,6 +34,8 @@ __all__ = [
     "Shares",
     "accumulate",
     "cut",
+    "frugal_modes",
+    "least_energy",
     "proportional",
     "solve",
 ]

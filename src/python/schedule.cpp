@@ -129,6 +129,60 @@ void bindSolver(py::module_& module) {
       py::arg("batch"), py::arg("speeds"));
 }
 
+/// [rank] of [(name, slowness, watts when busy, watts when idle)]
+using PowerRows = std::vector<std::vector<std::tuple<std::string, double, double, double>>>;
+
+std::vector<PowerModes> powerOf(const PowerRows& rows) {
+  std::vector<PowerModes> power;
+  for (const auto& rank : rows) {
+    power.emplace_back();
+    for (const auto& [name, slowness, active, idle] : rank)
+      power.back().push_back({name, slowness, active, idle});
+  }
+  return power;
+}
+
+Problem problemOf(const std::vector<RankCost>& ranks, const std::pair<double, double>& exposed) {
+  Problem problem;
+  problem.ranks = ranks;
+  problem.exposed = {{exposed.first, exposed.second}};
+  return problem;
+}
+
+void bindEnergy(py::module_& module) {
+  py::class_<EnergyPlan>(module, "EnergyPlan")
+      .def_readonly("shares", &EnergyPlan::shares)
+      .def_readonly("modes", &EnergyPlan::modes)
+      .def_readonly("joules", &EnergyPlan::joules);
+  module.def(
+      "least_energy",
+      [](std::int64_t batch, const std::vector<RankCost>& ranks, const PowerRows& power, double deadline,
+         const std::pair<double, double>& exposed, bool mayExclude) {
+        Problem problem = problemOf(ranks, exposed);
+        problem.batch = batch;
+        problem.mayExclude = mayExclude;
+        return valueOf(leastEnergy(problem, powerOf(power), deadline));
+      },
+      py::arg("batch"), py::arg("ranks"), py::arg("power"), py::kw_only(), py::arg("deadline"),
+      py::arg("exposed") = std::make_pair(0.0, 0.0), py::arg("may_exclude") = false);
+  module.def(
+      "frugal_modes",
+      [](const std::vector<RankCost>& ranks, const PowerRows& power, const std::vector<std::int64_t>& shares,
+         double seconds, const std::pair<double, double>& exposed) {
+        if (shares.size() != ranks.size())
+          throw py::value_error("frugal_modes: argument shares: expected " + std::to_string(ranks.size()) +
+                                ", found " + std::to_string(shares.size()));
+        for (std::size_t i = 0; i < shares.size(); ++i)
+          if (shares[i] < 0 || shares[i] > ranks[i].cap)
+            throw py::value_error("frugal_modes: argument shares[" + std::to_string(i) + "]: expected 0 to " +
+                                  std::to_string(ranks[i].cap) + ", found " + std::to_string(shares[i]));
+        return valueOf(frugalModes(problemOf(ranks, exposed), powerOf(power),
+                                   {shares, std::vector<bool>(shares.size(), true), 0}, seconds));
+      },
+      py::arg("ranks"), py::arg("power"), py::arg("shares"), py::arg("seconds"), py::kw_only(),
+      py::arg("exposed") = std::make_pair(0.0, 0.0));
+}
+
 void bindLog(py::module_& module) {
   py::class_<Entry>(module, "Entry")
       .def(py::init([](std::int64_t decided, std::int64_t start, std::vector<std::int64_t> shares,
@@ -215,19 +269,22 @@ void bindController(py::module_& module) {
       .def_readonly("island", &RankLimits::island)
       .def_readonly("may_leave", &RankLimits::mayLeave);
   py::class_<Controller>(module, "Controller")
-      .def(py::init([](std::int64_t batch, std::vector<RankLimits> ranks, std::int64_t horizon,
-                       std::int64_t microBatches,
-                       const std::vector<std::vector<std::vector<double>>>& profile) {
-             ControllerOptions options;
-             options.batch = batch;
-             options.ranks = std::move(ranks);
-             options.horizon = horizon;
-             options.microBatches = microBatches;
-             for (const auto& rank : profile) options.profile.push_back(samplesOf(rank));
-             return valueOf(Controller::make(std::move(options)));
-           }),
-           py::arg("batch"), py::arg("ranks"), py::kw_only(), py::arg("horizon"),
-           py::arg("micro_batches") = 0, py::arg("profile") = std::vector<std::vector<std::vector<double>>>())
+      .def(
+          py::init([](std::int64_t batch, std::vector<RankLimits> ranks, std::int64_t horizon,
+                      std::int64_t microBatches, const std::vector<std::vector<std::vector<double>>>& profile,
+                      const PowerRows& power, double deadline) {
+            ControllerOptions options;
+            options.objective = {powerOf(power), deadline};
+            options.batch = batch;
+            options.ranks = std::move(ranks);
+            options.horizon = horizon;
+            options.microBatches = microBatches;
+            for (const auto& rank : profile) options.profile.push_back(samplesOf(rank));
+            return valueOf(Controller::make(std::move(options)));
+          }),
+          py::arg("batch"), py::arg("ranks"), py::kw_only(), py::arg("horizon"), py::arg("micro_batches") = 0,
+          py::arg("profile") = std::vector<std::vector<std::vector<double>>>(),
+          py::arg("power") = PowerRows(), py::arg("deadline") = 0.0)
       .def_property_readonly("log", &Controller::log, py::return_value_policy::reference_internal)
       .def(
           "resume",
@@ -246,10 +303,17 @@ void bindController(py::module_& module) {
           py::arg("step"), py::arg("ranks"), py::arg("seconds"))
       .def(
           "limit",
-          [](Controller& self, std::int64_t step, int rank, std::int64_t microCap) {
-            throwIfBad(self.limit(step, rank, microCap));
+          [](Controller& self, std::int64_t step, int rank, std::int64_t microCap,
+             const std::string& holder) { throwIfBad(self.limit(step, rank, microCap, holder)); },
+          py::arg("step"), py::arg("rank"), py::arg("micro_cap"), py::arg("holder") = "memory")
+      .def(
+          "modes",
+          [](const Controller& self, const Entry& entry) {
+            if (entry.shares.size() != self.ranks().size())
+              throw py::value_error("modes: argument entry: expected one of this world");
+            return self.modesFor({entry.shares, entry.active(), 0}).modes;
           },
-          py::arg("step"), py::arg("rank"), py::arg("micro_cap"))
+          py::arg("entry"))
       .def("set_horizon", &Controller::setHorizon, py::arg("horizon"))
       .def("take_entries", &Controller::takeEntries)
       .def("take_events",
@@ -282,7 +346,7 @@ void bindController(py::module_& module) {
                              })
       .def("bound",
            [](const Controller& self) {
-             if (self.learning()) return 0.0;
+             if (self.learning() || self.objective().energy()) return 0.0;
              Problem problem = self.problem();
              problem.current.clear();
              const Result<Shares> best = solve(problem);
@@ -300,6 +364,7 @@ void bindController(py::module_& module) {
 PYBIND11_MODULE(_schedule, module) {
   bindCosts(module);
   bindSolver(module);
+  bindEnergy(module);
   bindLog(module);
   bindStream(module);
   bindController(module);

@@ -1,6 +1,7 @@
 #include "kaitian/schedule/controller.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <numeric>
 #include <utility>
@@ -22,6 +23,12 @@ Status check(const ControllerOptions& options) {
   if (!options.profile.empty() && options.profile.size() != options.ranks.size())
     return bad("profile: expected " + std::to_string(options.ranks.size()) + " ranks, found " +
                std::to_string(options.profile.size()));
+  const Objective& objective = options.objective;
+  if (!objective.power.empty() && objective.power.size() != options.ranks.size())
+    return bad("power: expected " + std::to_string(options.ranks.size()) + " ranks, found " +
+               std::to_string(objective.power.size()));
+  if (!(objective.deadline >= 0) || !std::isfinite(objective.deadline))
+    return bad("deadline: expected seconds > 0, found " + std::to_string(objective.deadline));
   for (std::size_t i = 0; i < options.ranks.size(); ++i) {
     const RankLimits& limits = options.ranks[i];
     if (limits.floor < 1 || limits.microCap < limits.floor || limits.quantum < 1)
@@ -62,9 +69,9 @@ Status Controller::begin() {
     state_ = State::steady;
     Problem whole = problem();
     whole.mayExclude = false;  // nobody is left out before a step has been measured
-    Result<Shares> best = solve(whole);
+    Result<EnergyPlan> best = bestPlan(whole, options_.objective);
     if (!best.ok()) return best.status();
-    append(-1, 0, best.value(), "from the profile of an earlier run");
+    append(-1, 0, best.value().shares, "from the profile of an earlier run");
     return {};
   }
   // As if all were alike: the solver keeps to floors, caps and quanta.
@@ -207,24 +214,32 @@ double Controller::predict(const std::vector<std::int64_t>& shares, const std::v
   if (learning()) return 0;
   for (std::size_t i = 0; i < ranks_.size(); ++i)
     if (shares[i] > ranks_[i].cap()) return 0;
-  return secondsOf(problem(),
-                   Shares{shares, active.empty() ? std::vector<bool>(shares.size(), true) : active, 0});
+  return modesFor({shares, active.empty() ? std::vector<bool>(shares.size(), true) : active, 0})
+      .shares.seconds;
+}
+
+EnergyPlan Controller::modesFor(const Shares& shares) const {
+  if (learning()) return {shares, std::vector<int>(shares.items.size(), 0), 0};
+  return inBestModes(problem(), options_.objective, shares);
 }
 
 void Controller::decide(std::int64_t step) {
   const std::int64_t last = log_.entries().back().start;
   if (step < last || next(step) < last + options_.constants.dwell) return;
-  const Result<Shares> best = solve(problem());
+  // Least energy takes much longer to find than the shortest step.
+  if (options_.objective.energy() && step % options_.constants.dwell != 0) return;
+  const Result<EnergyPlan> best = bestPlan(problem(), options_.objective);
   if (!best.ok()) return;
   const Entry& present = log_.entries().back();
-  const double now = predict(present.shares, present.active());
-  if (now > 0 && best.value().seconds >= now * (1 - options_.constants.gain)) {
+  const EnergyPlan now = modesFor({present.shares, present.active(), 0});
+  const bool known = predict(present.shares, present.active()) > 0;
+  if (known && !better(options_.objective, best.value(), now, options_.constants.gain)) {
     probe(step);
     return;
   }
-  const std::string changed = changes(step, best.value().active);
+  const std::string changed = changes(step, best.value().shares.active);
   const std::string cause = cause_ + (cause_.empty() || changed.empty() ? "" : ", ") + changed;
-  adopt(step, best.value(), cause.empty() ? "rebalanced" : cause);
+  adopt(step, best.value().shares, cause.empty() ? "rebalanced" : cause);
   cause_.clear();
 }
 
@@ -271,24 +286,24 @@ void Controller::adopt(std::int64_t step, const Shares& best, const std::string&
 }
 
 Status Controller::plan(std::int64_t step, const std::string& cause) {
-  const Result<Shares> best = solve(problem());
+  const Result<EnergyPlan> best = bestPlan(problem(), options_.objective);
   if (!best.ok()) return best.status();
-  const std::string changed = changes(step, best.value().active);
-  adopt(step, best.value(), changed.empty() ? cause : cause + ", " + changed);
+  const std::string changed = changes(step, best.value().shares.active);
+  adopt(step, best.value().shares, changed.empty() ? cause : cause + ", " + changed);
   return {};
 }
 
-Status Controller::limit(std::int64_t step, int rank, std::int64_t microCap) {
+Status Controller::limit(std::int64_t step, int rank, std::int64_t microCap, const std::string& holder) {
   RankModel& model = ranks_[static_cast<std::size_t>(rank)];
   if (microCap < model.limits().floor)
-    return {Code::resource, "schedule: rank " + std::to_string(rank) + ": its memory holds " +
+    return {Code::resource, "schedule: rank " + std::to_string(rank) + ": its " + holder + " holds " +
                                 std::to_string(microCap) + " items, fewer than the smallest micro-batch of " +
                                 std::to_string(model.limits().floor)};
   model.limitMicroBatch(microCap);
   options_.ranks[static_cast<std::size_t>(rank)].microCap = microCap;
   events_.push_back({step, rank, "cap", static_cast<double>(microCap)});
   const std::string cause =
-      "rank " + std::to_string(rank) + "'s memory holds " + std::to_string(microCap) + " items";
+      "rank " + std::to_string(rank) + "'s " + holder + " holds " + std::to_string(microCap) + " items";
   if (learning()) {
     // What was planned to learn from may exceed the cap: begin again from even shares within it.
     Result<Controller> again = make(options_);

@@ -11,6 +11,7 @@
 
 #include "kaitian/schedule/log.h"
 #include "kaitian/schedule/membership.h"
+#include "kaitian/schedule/objective.h"
 #include "kaitian/schedule/rank_model.h"
 
 namespace kaitian::schedule {
@@ -21,6 +22,7 @@ struct ControllerOptions {
   std::int64_t horizon = 1;       // a decision after step s holds from s + horizon + 1 at the earliest
   std::int64_t microBatches = 0;  // > 0: every rank takes this many (FSDP)
   Constants constants;
+  Objective objective;
   /// [rank] samples of micro-batches from an earlier run, or none. With them nothing is learned anew.
   std::vector<std::vector<Sample>> profile;
 };
@@ -49,8 +51,8 @@ class Controller {
   void observe(std::int64_t step, const std::vector<Measured>& ranks, double seconds);
 
   /// A rank's memory turned out to hold micro-batches of at most `microCap` items: plans anew. Code::resource
-  /// if the batch no longer fits; the schedule then stays.
-  Status limit(std::int64_t step, int rank, std::int64_t microCap);
+  /// if the batch no longer fits; the schedule then stays. `holder`: what holds no more, for people.
+  Status limit(std::int64_t step, int rank, std::int64_t microCap, const std::string& holder = "memory");
 
   /// Loaders issue further ahead from now on. REQUIRES: horizon >= the present one
   void setHorizon(std::int64_t horizon) { options_.horizon = horizon; }
@@ -62,6 +64,7 @@ class Controller {
   /// Whether cost tables are still being learned.
   bool learning() const { return state_ != State::steady; }
   const std::vector<RankModel>& ranks() const { return ranks_; }
+  const Objective& objective() const { return options_.objective; }
   /// What is solved after each step. REQUIRES: !learning()
   Problem problem() const;
   /// Items per second of each rank alone, at the share that is best for it. REQUIRES: !learning()
@@ -69,6 +72,8 @@ class Controller {
   /// Seconds of a step with these shares, in which the ranks that are `active` (none given: all) take part,
   /// as far as is known; 0 while learning, and where a share exceeds its cap.
   double predict(const std::vector<std::int64_t>& shares, const std::vector<bool>& active = {}) const;
+  /// These shares with the power modes that are best for the objective; the first ones while learning.
+  EnergyPlan modesFor(const Shares& shares) const;
 
  private:
   enum class State : unsigned char { first, varying, steady };
