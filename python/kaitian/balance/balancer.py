@@ -20,6 +20,7 @@ from kaitian._schedule import Entry, Log
 from kaitian._step_context import StepContext, entered
 from kaitian.balance.agreement import agree
 from kaitian.balance.batches import to_device
+from kaitian.balance.blocks import BlockLimit
 from kaitian.balance.channel import Channel, Row
 from kaitian.balance.evaluation import ShardSampler
 from kaitian.balance.handover import Stateful
@@ -28,6 +29,9 @@ from kaitian.balance.loader import Loader
 from kaitian.balance.members import Members
 from kaitian.balance.meter import LastGradient, Meter, clock_for
 from kaitian.balance.model import Model
+from kaitian.balance.modes import Modes
+from kaitian.balance.objective import Goal, agree_goal
+from kaitian.balance.power import power_of
 from kaitian.balance.profiles import Profiles, Samples
 from kaitian.balance.rehearsal import REPEATS, SIZES, Rehearsal
 from kaitian.balance.state import entries_from, entries_to
@@ -71,6 +75,10 @@ class Balancer:
     that is kept by model, devices and versions: then runs after the first need not learn what sizes cost.
     ``fixed_shares``: one share per rank, which then never change; ``policy``: decides on rank 0 instead of the
     controller. Both are for comparisons.
+    ``objective``: "time", the shortest step, in which ranks that would wait are in the power mode of least energy that
+    leaves the step as short; or "energy", least joules in steps of at most ``deadline`` seconds.
+    ``max_block_ms``: this rank serves something else too, so none of its micro-batches may be longer; its power mode
+    then stays as it is.
     ``record``: folder for the run's record (``kaitian explain FOLDER``); ``displays``: what shows the run while it goes
     on, as ``[kaitian.report.live.Live]``. Both on rank 0.
     Errors are ValueError and name the argument. Not thread-safe: one thread per rank calls it.
@@ -91,6 +99,9 @@ class Balancer:
         profile: Sequence[Samples] | str | Path | None = None,
         fixed_shares: Sequence[int] | None = None,
         policy: Policy | None = None,
+        objective: str = "time",
+        deadline: float | None = None,
+        max_block_ms: float | None = None,
         record: str | Path | None = None,
         displays: Sequence[Display] = (),
     ) -> None:
@@ -101,6 +112,20 @@ class Balancer:
         self.world_size, self.rank = self._model.world_size, self._model.rank
         own = self._model.own_group()
         self._channel = Channel(own, self.world_size, self.rank)
+        goal = agree_goal(
+            self._channel,
+            objective,
+            deadline,
+            max_block_ms,
+            cuts_alike=bool(micro_batches) or self._model.communicates,
+        )
+        self.power = power_of(self.device)
+        self._modes = Modes(self._channel, self.power, self.world_size, self.rank, steady=goal.blocks[self.rank] > 0)
+        self.blocks: BlockLimit | None = None
+        if goal.blocks[self.rank]:
+            smallest = floor or self._model.smallest_batch
+            self.blocks = BlockLimit(goal.blocks[self.rank], smallest, micro_batch or global_batch)
+            micro_batch = self.blocks.items
         agreed = agree(
             self._channel,
             self._model,
@@ -127,6 +152,8 @@ class Balancer:
             profile=known if isinstance(profile, str | Path) else profile,
             fixed_shares=fixed_shares,
             policy=policy,
+            power=self._modes.tables,
+            goal=goal,
         )
         self._begin_log()
         self._meter = Meter(clock_for(self.device))
@@ -144,6 +171,7 @@ class Balancer:
         self._entered = -1  # last step that has begun
         self._ahead = 0
         self._new: list[Entry] = []
+        self._objective = self._described(goal)
         self._teller = self._make_teller(record, displays) if record is not None or displays else None
         if isinstance(model, DistributedDataParallel):
             # Rank 0's buffers would win at every forward, also when it has no share; sync_buffers() averages them.
@@ -415,6 +443,8 @@ class Balancer:
         self._meter.current.counts = False
         self._meter.current.pieces.pop()
         self.memory_cap = min(self.memory_cap, piece.items - 1, max(self._floor, int(piece.items * MEMORY_RESERVE)))
+        if self.blocks is not None:
+            self.blocks.most = self.blocks.items = self.memory_cap
         self._cap = float(self.memory_cap)
         self._out_of_memory = True
         if self.device.type != "cpu":
@@ -439,6 +469,8 @@ class Balancer:
         if not piece.last or piece.left_out:
             stack.enter_context(self._model.no_sync())
         self._gradients.begin()
+        if self.blocks is not None:
+            self.blocks.begin(piece.step, len(times.pieces), piece.items)
         times.pieces.append((self._meter.clock.mark(), None))
 
     def _exit(self, offer: Offer, failed: type[BaseException] | None, weighed: bool) -> None:
@@ -488,6 +520,7 @@ class Balancer:
             self._rejoin(ended)
             return False
         self._entered = piece.step
+        self._modes.enter(piece.step)
         if active != self._members.active:
             self._members.change(active)
             self._meter.interrupt()
@@ -498,6 +531,8 @@ class Balancer:
     def _post(self, step: int, ended: float = 0.0) -> None:
         """Send what is known now. What was sent at the start of the step before has been looked at."""
         measured = self._meter.take(step - 2)
+        if measured is not None and self.blocks is not None and self.blocks.end(measured.step, measured.pieces):
+            self.memory_cap, self._cap = self.blocks.items, float(self.blocks.items)
         row = Row(step=step - 2, micro_cap=self._cap)
         if measured is not None:
             row = Row(
@@ -510,9 +545,11 @@ class Balancer:
                 measured.data,
                 measured.copy,
                 self._cap,
+                self._modes.slowness(step - 2),
             )
         self._cap = 0
         self._channel.post(replace(row, ended=ended), self._new)
+        self._modes.post()
         self._new = []
 
     def _lead(self, rows: list[Row]) -> None:
@@ -523,6 +560,8 @@ class Balancer:
         self._new += decided
         if learned and not self.learning and self._profiles is not None:
             self._profiles.save(self.profile)
+        step = int(rows[0].step)
+        self._modes.decide(self._leader.controller, decided, step + LATENCY + 1)
         if self._teller is None:
             return
         controller = self._leader.controller
@@ -546,16 +585,30 @@ class Balancer:
         ranks = ranks_of(self._channel.group, self.device, self.world_size)
         if self.rank != 0:
             return None
-        teller = Teller(ranks, global_batch=self.global_batch, horizon=LATENCY, record=record, displays=displays)
+        teller = Teller(
+            ranks,
+            global_batch=self.global_batch,
+            horizon=LATENCY,
+            record=record,
+            displays=displays,
+            objective=self._objective,
+        )
         for entry in self._log.entries:
             teller.schedule(entry, self._leader.controller)
         return teller
+
+    def _described(self, goal: Goal) -> str:
+        """The objective for people; all ranks call it."""
+        known = any(row[0] for row in self._channel.gather([float(self.power.joules() is not None)]))
+        words = goal.objective if not goal.deadline else f"{goal.objective} within {goal.deadline * 1e3:g} ms"
+        return f"{words} (power: the emulator's model)" if known else words
 
     def close(self) -> None:
         """End the run's record; the end of the program does it too."""
         if self._teller is not None:
             self._teller.close()
         self._gradients.remove()
+        self._modes.close()
 
     def _with_reason(self, entry: Entry) -> Entry:
         return self._leader.with_reason(entry) if self.rank == 0 else entry
@@ -563,6 +616,7 @@ class Balancer:
     def _receive(self) -> float:
         """Look at what was sent last. Returns Row.ended of a rank that has left the loop, else 0."""
         rows, entries = self._channel.take()
+        self._modes.take()
         if self.rank == 0 and rows:
             self._lead(rows)
         for entry in entries:

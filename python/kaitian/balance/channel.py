@@ -28,6 +28,7 @@ class Row:
     data: float = 0
     copy: float = 0
     micro_cap: float = 0  #: > 0: the rank's memory turned out to hold no larger micro-batch
+    slowness: float = 1  #: by what computing took longer in the rank's power mode than in its first one
     ended: float = 0  #: > 0: the rank has left the loop early, one less steps are done
 
 

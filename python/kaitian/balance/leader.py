@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from kaitian._schedule import Controller, Entry, RankLimits
 from kaitian.balance.channel import Row
+from kaitian.balance.objective import Goal
 from kaitian.balance.state import check_schedule
 
 #: Decides instead of the controller: (step, times of that step by rank) -> shares that hold from as soon as can be.
@@ -21,9 +22,16 @@ def _work(row: Row) -> tuple[float, float, bool]:
 
     Data and copies that computing did not hide come by the item. Taken as fixed they would seem to stay with the rank
     when its share goes to another.
+    What a slower power mode adds to computing is no change of the device.
     """
     loaded = min(row.data + row.copy, row.fixed)
-    return row.compute + loaded, row.fixed - loaded, row.counts > 0
+    return row.compute / row.slowness + loaded, row.fixed - loaded, row.counts > 0
+
+
+def _longer(rows: Sequence[Row]) -> float:
+    """Seconds by which slower power modes have made a step longer."""
+    first = max(row.compute / row.slowness + row.fixed for row in rows)
+    return max(row.compute + row.fixed for row in rows) - first
 
 
 class Leader:
@@ -42,6 +50,8 @@ class Leader:
         profile: Sequence[Sequence[Sequence[float]]] | None = None,
         fixed_shares: Sequence[int] | None = None,
         policy: Policy | None = None,
+        power: Sequence[Sequence[tuple[str, float, float, float]]] = (),
+        goal: Goal | None = None,
     ) -> None:
         self._limits = [
             RankLimits(floor=floor, micro_cap=max(floor, min(cap, batch)), island=island, may_leave=leaves)
@@ -50,6 +60,8 @@ class Leader:
             )
         ]
         self._batch, self._micro_batches, self._horizon = batch, micro_batches, 0
+        self._power, self._deadline = power, goal.deadline if goal else 0.0
+        self._blocks = goal.blocks if goal else [0.0] * len(caps)
         self.first: list[Entry] = []
         self.start(profile)
         self.adapts = replay is None and fixed_shares is None
@@ -82,6 +94,8 @@ class Leader:
             horizon=self._horizon,
             micro_batches=self._micro_batches,
             profile=profile or [],
+            power=self._power,
+            deadline=self._deadline,
         )
         self.first = self.controller.take_entries()
         self._reasons = {entry.start: entry.reason for entry in self.first}
@@ -96,13 +110,15 @@ class Leader:
             return [] if shares is None else [self._entry(step, step + self._horizon + 1, shares)]
         for rank, row in enumerate(rows):
             if row.micro_cap > 0:
-                self.controller.limit(step, rank, int(row.micro_cap))
+                holder = "max_block_ms" if self._blocks[rank] else "memory"
+                self.controller.limit(step, rank, int(row.micro_cap), holder)
         if step >= 0:
-            counted = [row.total for row, takes_part in zip(rows, active, strict=True) if row.counts and takes_part]
+            working = [row for row, takes_part in zip(rows, active, strict=True) if row.counts and takes_part]
+            counted = [row.total for row in working]
             self.controller.observe(
                 step,
                 [_work(row) for row in rows],
-                statistics.median(counted) if counted else 0.0,
+                statistics.median(counted) - _longer(working) if counted else 0.0,
             )
         entries = self.controller.take_entries()
         self._reasons.update({entry.start: entry.reason for entry in entries})

@@ -135,6 +135,7 @@ class Measured:
     fixed: float  #: all else: data, copies, optimizer, the caller's own work
     data: float
     copy: float
+    pieces: tuple[float, ...] = ()  #: each micro-batch
 
 
 class Meter:
@@ -203,4 +204,5 @@ class Meter:
         waited = sum(seconds for seconds in waits if seconds is not None)
         compute = sum(seconds for seconds in pieces if seconds is not None) - waited
         fixed = max(0.0, total - compute - waited - sync)
-        return Measured(times.step, total, compute, sync + waited, fixed, times.data, times.copy)
+        each = tuple(seconds for seconds in pieces if seconds is not None)
+        return Measured(times.step, total, compute, sync + waited, fixed, times.data, times.copy, each)

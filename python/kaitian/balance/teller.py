@@ -76,6 +76,7 @@ class Teller:
         horizon: int,
         record: str | Path | None,
         displays: Sequence[Display],
+        objective: str = "time",
     ) -> None:
         from kaitian import __version__
 
@@ -85,7 +86,7 @@ class Teller:
             kaitian=__version__,
             torch=str(torch.__version__),
             global_batch=global_batch,
-            objective="time",
+            objective=objective,
             horizon=horizon,
             ranks=tuple(ranks),
         )

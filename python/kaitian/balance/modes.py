@@ -1,0 +1,107 @@
+"""Which power mode each rank is in at which step: decided by rank 0, told to all beside the schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+
+from kaitian._schedule import Controller, Entry
+from kaitian.balance.channel import Channel
+from kaitian.balance.power import Power
+
+#: Steps between changes that no new shares ask for.
+DWELL = 10
+
+#: (first step, [rank] index of the mode)
+Plan = tuple[int, list[int]]
+
+
+class Modes:
+    """The same calls on every rank. ``tables``: [rank] of (name, slowness, watts when busy, watts when idle)."""
+
+    def __init__(self, channel: Channel, power: Power, world_size: int, rank: int, *, steady: bool) -> None:
+        """``steady``: this rank stays in its present mode, as it serves something else too."""
+        self._channel, self._power, self._world, self._rank = channel, power, world_size, rank
+        self._modes = list(power.modes)[:1] if steady else list(power.modes)
+        counts = [int(row[0]) for row in channel.gather([len(self._modes)])]
+        numbers = [x for mode in self._modes for x in (mode.slowness, mode.active_watts, mode.idle_watts)]
+        rows = channel.gather([*numbers, *[0.0] * (1 + 3 * max(counts) - len(numbers))])
+        self.tables: list[list[tuple[str, float, float, float]]] = [
+            [(f"mode {k}", row[3 * k], row[3 * k + 1], row[3 * k + 2]) for k in range(count)]
+            for row, count in zip(rows, counts, strict=True)
+        ]
+        self.managed = max(counts) > 1
+        self._plans: list[Plan] = [(0, [0] * world_size)]
+        self._new: list[Plan] = []
+        self._posted: tuple[dist.Work | None, torch.Tensor] | None = None
+        self._at: dict[int, float] = {}
+        self._now = 0
+
+    # ---- on rank 0 -------------------------------------------------------------------------------------------------
+
+    def decide(self, controller: Controller, decided: Sequence[Entry], start: int) -> None:
+        """Choose modes for new entries; without any for the last one, as of ``start``, if others are better now."""
+        if not self.managed or controller.learning:
+            return
+        last = (self._new or self._plans)[-1]
+        if decided:
+            self._new += [(entry.start, controller.modes(entry)) for entry in decided]
+        elif start >= last[0] + DWELL:
+            modes = controller.modes(controller.log.at(start))
+            if modes != last[1]:
+                self._new.append((start, modes))
+
+    # ---- on every rank ---------------------------------------------------------------------------------------------
+
+    def post(self) -> None:
+        """Send what was decided. REQUIRES: take() was called since the last post."""
+        if not self.managed:
+            return
+        packed = torch.full((Channel.CAPACITY, 1 + self._world), -1.0, dtype=torch.float64)
+        for number, (start, modes) in enumerate(self._new):
+            packed[number] = torch.tensor([start, *modes], dtype=torch.float64)
+        self._new = []
+        work = None
+        if self._world > 1:
+            source = dist.get_global_rank(self._channel.group or dist.group.WORLD, 0)  # type: ignore[arg-type]
+            work = dist.broadcast(packed, source, group=self._channel.group, async_op=True)
+        self._posted = (work, packed)
+
+    def take(self) -> None:
+        """Look at what was sent last."""
+        if self._posted is None:
+            return
+        work, packed = self._posted
+        self._posted = None
+        if work is not None:
+            work.wait()
+        for row in packed.tolist():
+            if row[0] >= 0:
+                self._plans = [plan for plan in self._plans if plan[0] < row[0]] or self._plans[:1]
+                self._plans.append((int(row[0]), [int(mode) for mode in row[1:]]))
+
+    def enter(self, step: int) -> None:
+        """Use the mode of a step that begins."""
+        if not self.managed or not self._modes:
+            return
+        started = [plan for plan in self._plans if plan[0] <= step]
+        if started:
+            self._plans = self._plans[len(started) - 1 :]
+        mode = self._plans[0][1][self._rank]
+        if mode != self._now:
+            self._power.use(self._modes[mode].name)
+            self._now = mode
+        self._at[step] = self._modes[mode].slowness
+        self._at.pop(step - Channel.CAPACITY, None)
+
+    def slowness(self, step: int) -> float:
+        """By what the computing of a step took longer than in the first mode."""
+        return self._at.get(step, 1.0)
+
+    def close(self) -> None:
+        """Go back to the mode that the device was in."""
+        if self._now:
+            self._power.use(self._modes[0].name)
+            self._now = 0
