@@ -17,6 +17,9 @@ TOO_LONG = 0.92
 #: Measurements of a size before larger ones are tried, by how much larger they then are at least and at most.
 SURE, WORTH, MOST = 4, 1.25, 8
 
+#: By how much times differ from what was known if the device has changed, which older times then say nothing of.
+SLOWED, RECOVERED = 1.5, 1.25
+
 _KEPT = 16
 
 
@@ -61,10 +64,14 @@ class BlockLimit:
                 continue
             known = self.predict(items)
             times = self._times.setdefault(items, deque(maxlen=_KEPT))
-            if known is not None and seconds > 1.5 * known:  # the device has become slower, at all sizes
+            if known is not None and seconds > SLOWED * known:  # the device has become slower, at all sizes
                 self._times = {items: times}
                 times.clear()
             times.append(seconds)
+            recent = list(times)[-SURE:]
+            if known is not None and len(recent) == SURE and max(recent) < known / RECOVERED:
+                times = deque(recent, maxlen=_KEPT)
+                self._times = {items: times}
         before = self.items
         self._fit(before)
         return self.items != before
