@@ -1,5 +1,5 @@
 // Plain values in and out: python/kaitian/simulate.py has the types that people see.
-#include "simulate.h"
+#include "python/simulate.h"
 
 #include <pybind11/stl.h>
 
