@@ -36,6 +36,7 @@ class BlockLimit:
         self.items = self._least
         self._times: dict[int, deque[float]] = {}
         self._sizes: dict[int, list[int]] = {}  # of steps that are not measured yet
+        self._slow = False  # whether the last micro-batch was much slower than expected
         self._warned = False
 
     def begin(self, step: int, number: int, items: int) -> None:
@@ -54,7 +55,7 @@ class BlockLimit:
         """Seconds of a micro-batch; None before the first."""
         if not self._times:
             return None
-        samples = [(float(size), max(times)) for size, times in sorted(self._times.items())]
+        samples = [(float(size), _upper(times)) for size, times in sorted(self._times.items())]
         return CostTable.fit(samples, max(items, 1)).at(items)
 
     def add(self, pieces: Sequence[tuple[int, float]]) -> bool:
@@ -64,9 +65,11 @@ class BlockLimit:
                 continue
             known = self.predict(items)
             times = self._times.setdefault(items, deque(maxlen=_KEPT))
-            if known is not None and seconds > SLOWED * known:  # the device has become slower, at all sizes
+            slow = known is not None and seconds > SLOWED * known
+            if slow and self._slow:  # twice is no accident: the device has become slower, at all sizes
                 self._times = {items: times}
                 times.clear()
+            self._slow = slow and not self._slow
             times.append(seconds)
             recent = list(times)[-SURE:]
             if known is not None and len(recent) == SURE and max(recent) < known / RECOVERED:
@@ -96,7 +99,7 @@ class BlockLimit:
             )
 
     def _largest(self) -> int:
-        samples = [(float(size), max(times)) for size, times in sorted(self._times.items())]
+        samples = [(float(size), _upper(times)) for size, times in sorted(self._times.items())]
         table = CostTable.fit(samples, self.most)
         low, high = 0, self.most
         while low < high:
@@ -106,3 +109,8 @@ class BlockLimit:
             else:
                 high = middle - 1
         return low
+
+
+def _upper(times: Sequence[float]) -> float:
+    """The upper quartile: a pause of the machine is nothing to plan for."""
+    return sorted(times)[(3 * len(times) - 1) // 4]
