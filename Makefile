@@ -51,6 +51,7 @@ bench-schedule: install $(STAMPS)/packages ## Shares by kaitian against baseline
 	cmake --preset bench && cmake --build --preset bench --target solver_benchmark
 	build/bench/benchmarks/solver_benchmark
 	$(PY) benchmarks/schedule.py
+	$(PY) benchmarks/scheduling_energy.py
 
 check-versions: ## The shim compiles against the oldest torch that is supported
 	scripts/check_versions.sh 2.11.0

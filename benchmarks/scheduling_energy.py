@@ -27,8 +27,8 @@ from typing import Any
 BATCH, STEPS, STEADY, STAIRCASE = 160, 170, 90, 32
 SHORT, SHORT_BATCH, BLOCK_MS = 1000, 64, 30.0
 SLOWNESS = "alpha=20,beta=10"
-#: name : slowness : watts when busy : watts when idle
-MODES = {"alpha": ("max:1:40:8", "mid:1.4:20:6", "eco:2.2:12:5"), "beta": ("max:1:60:8", "mid:1.4:38:7")}
+#: name : slowness : watts when busy : watts when idle; about as the 2.7th power of the speed
+MODES = {"alpha": ("max:1:40:8", "mid:1.25:22:7", "eco:2:8:6"), "beta": ("max:1:60:8", "mid:1.25:33:7")}
 POLICIES = ("plain", "time", "energy")
 
 

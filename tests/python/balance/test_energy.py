@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from torch.utils.data import TensorDataset
 
 from kaitian.balance import Balancer
 from kaitian.balance.blocks import TOO_LONG, BlockLimit
+from kaitian.report.reader import read_run
 from kaitian.schedule import CostTable, RankCost, frugal_modes, least_energy
 from kaitian_testing.matrix import OPTIONS
 from kaitian_testing.pool import Job, Pool
@@ -204,6 +206,15 @@ def test_a_rank_that_waits_uses_its_frugal_mode_and_is_not_taken_for_a_throttled
     slow, waiting = ranks[0][1]
     assert slow / waiting == pytest.approx(2 * 0.02 / 0.05, rel=0.15)  # 1.4 times less, if the mode were taken for it
     assert [last for _, _, last in ranks] == ["max", "max"]  # after close()
+
+
+def test_least_energy_slows_all_ranks_where_the_deadline_allows_and_the_record_says_so(
+    pool: Pool, tmp_path: Path
+) -> None:
+    options = {"objective": "energy", "deadline": 0.5, "record": str(tmp_path)}
+    ranks = pool.run(["alpha", "beta"], saving, options, timeout=120)
+    assert [set(used[-10:]) for used, _, _ in ranks] == [{"eco"}, {"eco"}]  # 34 J where one eco rank takes 42 J
+    assert read_run(tmp_path).header.objective == "energy within 500 ms (power: the emulator's model)"
 
 
 def blocked(job: Job, block_ms: float) -> Any:
