@@ -49,9 +49,9 @@ Result<std::vector<int>> frugalModes(const Problem& problem, const std::vector<P
 /// pieces; adding one to the sums takes B log B operations (the least of each row of a Monge matrix: Aggarwal
 /// et al., Geometric Applications of a Matrix-Searching Algorithm, 1987) or B x its length, if that is less.
 ///
-/// With `mayExclude` ranks that may leave and have no share are left out; it then takes one entry of `exposed`. Code::resource
-/// if no plan meets the deadline (the message gives the shortest possible time), or if it would take more
-/// than kMostOperations; else as solve().
+/// With `mayExclude` ranks that may leave and have no share are left out; it then takes one entry of
+/// `exposed`. Code::resource if no plan meets the deadline (the message gives the shortest possible time), or
+/// if it would take more than kMostOperations; else as solve().
 Result<EnergyPlan> leastEnergy(const Problem& problem, const std::vector<PowerModes>& power, double deadline);
 
 /// Seconds rather than minutes. Convex costs need some 3e7 for 64 ranks, 32,768 items and a mode; costs with
