@@ -1,0 +1,194 @@
+"""What the parts share on the ranks: the net, cost curves, contenders that train in turns, the exact optimum."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import TensorDataset
+
+import kaitian
+from kaitian.balance.meter import clock_for
+from kaitian.schedule import CostTable, RankCost, solve
+
+Curve = list[tuple[float, float]]  #: (items, seconds)
+
+
+def start() -> torch.device:
+    """Join the job."""
+    device = kaitian.device()
+    dist.init_process_group("kaitian")
+    return device
+
+
+def net() -> nn.Module:
+    """A small CNN, the same on all ranks."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 16, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(784, 10)
+    )
+
+
+def data_for(batch: int, steps: int = 20) -> TensorDataset:
+    """Random images for some steps, the same on all ranks."""
+    generator = torch.Generator().manual_seed(1)
+    samples = batch * steps
+    return TensorDataset(
+        torch.randn(samples, 1, 28, 28, generator=generator), torch.randint(0, 10, (samples,), generator=generator)
+    )
+
+
+def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
+    """Plain SGD."""
+    return torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+def balancer_of(model: nn.Module, batch: int, optimizer: torch.optim.Optimizer, **options: Any) -> kaitian.Balancer:
+    """Make a Balancer that may leave ranks out of steps altogether, where there is one."""
+    if "sync" in inspect.signature(kaitian.Balancer).parameters and not {"fixed_shares", "policy"} & set(options):
+        options["sync"] = [optimizer]
+    return kaitian.Balancer(model, batch, **options)
+
+
+class Contender:
+    """A model that some ranks train by one way of sharing out; all ranks make it and call the same methods."""
+
+    def __init__(
+        self,
+        ranks: Sequence[int],
+        data: TensorDataset,
+        batch: int,
+        device: torch.device,
+        *,
+        make: Callable[[], nn.Module] = net,
+        optimizer: Callable[[nn.Module], torch.optim.Optimizer] = optimizer_of,
+        **options: Any,
+    ) -> None:
+        """``options`` go to the Balancer: ``fixed_shares``, ``policy``, or none for kaitian's own."""
+        self.ranks, self.data = list(ranks), data
+        everyone = len(self.ranks) == dist.get_world_size()
+        group = None if everyone else dist.new_group(self.ranks)
+        self.member = dist.get_rank() in self.ranks
+        self.epoch = 0
+        self.losses: list[tuple[torch.Tensor, int]] = []  # (mean over this rank's items, items), one per micro-batch
+        if self.member:
+            self.model = DistributedDataParallel(make().to(device), process_group=group)
+            self.optimizer = optimizer(self.model)
+            self.balancer = balancer_of(self.model, batch, self.optimizer, **options)
+
+    def run(self, steps: int, before_step: Callable[[int], None] | None = None) -> list[float]:
+        """Train for some steps; seconds of each on the first of its ranks, known to all ranks of the job."""
+        marks = self._train(steps, before_step) if self.member else []
+        every: list[list[float]] = [[] for _ in range(dist.get_world_size())]
+        dist.all_gather_object(every, [after - before for before, after in itertools.pairwise(marks)])
+        return every[self.ranks[0]]
+
+    def _train(self, steps: int, before_step: Callable[[int], None] | None) -> list[float]:
+        torch.accelerator.synchronize()
+        marks = [time.perf_counter()]
+        while True:
+            for x, y in self.balancer.loader(self.data, epoch=self.epoch):
+                if before_step:
+                    before_step(len(marks) - 1)
+                with self.balancer.step() as step:
+                    loss = functional.cross_entropy(self.model(x), y)
+                    step.weigh(loss).backward()
+                self.losses.append((loss.detach(), int(step.items)))
+                if step.last:
+                    self.optimizer.step()
+                    self.optimizer.zero_grad()
+                    marks.append(time.perf_counter())
+                    if len(marks) > steps:
+                        return marks
+            self.epoch += 1
+
+    def close(self) -> None:
+        """End it."""
+        if self.member:
+            self.balancer.close()
+
+
+def rounds(contenders: dict[str, tuple[Contender, int]], count: int = 3, settle: int = 4) -> dict[str, float]:
+    """Let contenders train for their numbers of steps in turns; medians of their step times.
+
+    The first ``settle`` steps of a turn do not count.
+    """
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(count):
+        for name, (contender, steps) in contenders.items():
+            times[name] += contender.run(settle + steps)[settle:]
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def local_steps(device: torch.device, data: TensorDataset) -> Callable[[int], None]:
+    """Return a function that makes a whole training step with so many items on this device alone."""
+    model = net().to(device)
+    optimizer = optimizer_of(model)
+
+    def step(items: int) -> None:
+        x, y = (part[:items].to(device) for part in data.tensors)
+        functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def curves_of(step: Callable[[int], None], device: torch.device, batch: int, repetitions: int = 5) -> list[Curve]:
+    """Measure each rank's whole local steps alone, by the device's clock; all ranks get all curves."""
+    clock = clock_for(device)
+    curve: Curve = []
+    for size in sorted({max(1, batch * part // 16) for part in (0, 1, 2, 3, 4, 6, 8, 12, 16)}):
+        times = []
+        for _ in range(1 + repetitions):
+            begin = clock.mark()
+            step(size)
+            end = clock.mark()
+            torch.accelerator.synchronize()
+            times.append(clock.seconds(begin, end) or 0.0)
+        curve.append((float(size), statistics.median(times[1:])))
+    every: list[Curve] = [[] for _ in range(dist.get_world_size())]
+    dist.all_gather_object(every, curve)
+    return every
+
+
+def optimum(
+    curves: Sequence[Curve], batch: int, speeds: Sequence[float] | None = None, ranks: Sequence[int] | None = None
+) -> tuple[float, list[int]]:
+    """Seconds and shares of the best possible step by these curves; communication costs nothing in it."""
+    chosen = list(range(len(curves))) if ranks is None else list(ranks)
+    costs = [RankCost(CostTable.fit(curves[r], batch), scale=1 / (speeds[r] if speeds else 1.0)) for r in chosen]
+    best = solve(batch, costs)
+    return best.seconds, best.items
+
+
+def throughput(curve: Curve) -> float:
+    """Items per second of a device alone, at the batch that is best for it."""
+    return max(items / seconds for items, seconds in curve)
+
+
+def islands() -> list[list[int]]:
+    """Ranks by island, in rank order."""
+    found: dict[int, list[int]] = {}
+    for fact in kaitian.info()["ranks"]:
+        island = fact["island"]
+        found.setdefault(-1 - fact["rank"] if island is None else island, []).append(fact["rank"])
+    return list(found.values())
+
+
+def lost_seconds() -> float:
+    """Seconds by which real work was too slow for the pace, on the rank where they are most."""
+    import kaitian_emulator
+
+    every: list[float] = [0.0] * dist.get_world_size()
+    dist.all_gather_object(every, kaitian_emulator.pace_report().lost_seconds)
+    return max(every)
