@@ -73,7 +73,7 @@ def rank_main(arguments: Any) -> Any:
     if arguments["harm"] == "link" and device.type == arguments["harming"]:
         kaitian_emulator.set_pace(dataclasses.replace(loaded().pace, copy_bandwidth=SLOW_LINK))
     data = ranks.data_for(BATCH)
-    curves = ranks.curves_of(ranks.local_steps(device, data), device, BATCH, repetitions=2)
+    curves = ranks.curves_of(data, BATCH, device, repetitions=2)
     contenders = {"kaitian": (ranks.Contender(range(len(curves)), data, BATCH, device), STEPS)}
     found = ranks.islands()
     for size in range(1, len(found) + 1):

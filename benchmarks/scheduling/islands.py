@@ -26,7 +26,7 @@ def rank_main(arguments: Any) -> Any:
 
     device = ranks.start()
     data = ranks.data_for(BATCH)
-    curves = ranks.curves_of(ranks.local_steps(device, data), device, BATCH)
+    curves = ranks.curves_of(data, BATCH, device)
     contenders = {"kaitian": (ranks.Contender(range(len(curves)), data, BATCH, device), STEPS)}
     contenders["kaitian"][0].run(WARM)
     for island in ranks.islands():

@@ -129,25 +129,32 @@ def rounds(contenders: dict[str, tuple[Contender, int]], count: int = 3, settle:
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def local_steps(device: torch.device, data: TensorDataset) -> Callable[[int], None]:
-    """Return a function that makes a whole training step with so many items on this device alone."""
-    model = net().to(device)
-    optimizer = optimizer_of(model)
+def curves_of(
+    data: TensorDataset,
+    batch: int,
+    device: torch.device,
+    *,
+    make: Callable[[], nn.Module] = net,
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer] = optimizer_of,
+    repetitions: int = 5,
+) -> list[Curve]:
+    """Measure each rank's whole training steps, by the device's clock; all ranks get all curves.
+
+    The rank is alone in its DistributedDataParallel: what that does on the device is in the curve, communication not.
+    """
+    groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
+    model = DistributedDataParallel(make().to(device), process_group=groups[dist.get_rank()])
+    update = optimizer(model)
 
     def step(items: int) -> None:
         x, y = (part[:items].to(device) for part in data.tensors)
         functional.cross_entropy(model(x), y).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        update.step()
+        update.zero_grad()
 
-    return step
-
-
-def curves_of(step: Callable[[int], None], device: torch.device, batch: int, repetitions: int = 5) -> list[Curve]:
-    """Measure each rank's whole local steps alone, by the device's clock; all ranks get all curves."""
     clock = clock_for(device)
     curve: Curve = []
-    for size in sorted({max(1, batch * part // 16) for part in (0, 1, 2, 3, 4, 6, 8, 12, 16)}):
+    for size in sorted({max(2, batch * part // 16) for part in (0, 1, 2, 3, 4, 6, 8, 12, 16)}):
         times = []
         for _ in range(1 + repetitions):
             begin = clock.mark()

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from common import CLUSTER, Figure, main_of, run_job
+from common import CLUSTER, Cluster, Figure, main_of, run_job
 
-BATCH, STEPS, WARM = 256, 30, 80
-CLUSTERS = {"compute": CLUSTER, "fixed": replace(CLUSTER, fixed_us=50)}
+BATCH, STEPS, WARM = 256, 20, 80
+CLUSTERS = {"compute": Cluster(CLUSTER.ranks, "alpha=160,beta=80,gamma=40"), "fixed": replace(CLUSTER, fixed_us=50)}
 POLICIES = ("even", "proportional", "p-controller", "kaitian")
 
 
@@ -65,7 +65,7 @@ def rank_main(arguments: Any) -> Any:
 
     device = ranks.start()
     data = ranks.data_for(BATCH)
-    curves = ranks.curves_of(ranks.local_steps(device, data), device, BATCH)
+    curves = ranks.curves_of(data, BATCH, device)
     everyone = range(len(curves))
     contenders = {
         policy: ranks.Contender(everyone, data, BATCH, device, **options_of(policy, curves)) for policy in POLICIES

@@ -37,7 +37,7 @@ def rank_main(arguments: Any) -> Any:
 
     device = ranks.start()
     data = ranks.data_for(BATCH)
-    curves = ranks.curves_of(ranks.local_steps(device, data), device, BATCH)
+    curves = ranks.curves_of(data, BATCH, device)
     world = dist.get_world_size()
     slow = device.type == "gamma"
     throttled: list[bool] = [False] * world

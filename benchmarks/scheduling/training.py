@@ -45,22 +45,13 @@ def rank_main(arguments: Any) -> Any:
     import functools
 
     import ranks
-    from torch.nn import functional
 
     from kaitian.schedule import proportional
 
     device = ranks.start()
     pictures, data = load()
-    model = make_model(pictures).to(device)
-    x, y = data[:BATCH]
-    optimizer = make_optimizer(model)
-
-    def local_step(items: int) -> None:
-        functional.cross_entropy(model(x[:items].to(device)), y[:items].to(device)).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    curves = ranks.curves_of(local_step, device, BATCH, repetitions=2)
+    make = functools.partial(make_model, pictures)
+    curves = ranks.curves_of(data, BATCH, device, make=make, optimizer=make_optimizer, repetitions=2)
     world = len(curves)
     even = proportional(BATCH, [1.0] * world)
     at_even = [next(seconds for items, seconds in curve if items >= BATCH / world) for curve in curves]
@@ -73,7 +64,6 @@ def rank_main(arguments: Any) -> Any:
     by_speed = sorted(alone, key=lambda island: alone[island][0])
     for name, island in (("best island", by_speed[0]), ("slowest island", by_speed[-1])):
         ways[name] = (island, {"fixed_shares": alone[island][1]})
-    make = functools.partial(make_model, pictures)
     contenders = {
         name: ranks.Contender(members, data, BATCH, device, make=make, optimizer=make_optimizer, **options)
         for name, (members, options) in ways.items()
