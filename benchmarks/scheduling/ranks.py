@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import statistics
 import time
@@ -14,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import TensorDataset
+from torch.utils.data import Subset, TensorDataset
 
 import kaitian
 from kaitian.balance.meter import clock_for
@@ -52,13 +51,6 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.01)
 
 
-def balancer_of(model: nn.Module, batch: int, optimizer: torch.optim.Optimizer, **options: Any) -> kaitian.Balancer:
-    """Make a Balancer that may leave ranks out of steps altogether, where there is one."""
-    if "sync" in inspect.signature(kaitian.Balancer).parameters and not {"fixed_shares", "policy"} & set(options):
-        options["sync"] = [optimizer]
-    return kaitian.Balancer(model, batch, **options)
-
-
 class Contender:
     """A model that some ranks train by one way of sharing out; all ranks make it and call the same methods."""
 
@@ -73,43 +65,53 @@ class Contender:
         optimizer: Callable[[nn.Module], torch.optim.Optimizer] = optimizer_of,
         **options: Any,
     ) -> None:
-        """``options`` go to the Balancer: ``fixed_shares``, ``policy``, or none for kaitian's own."""
-        self.ranks, self.data = list(ranks), data
+        """``options`` go to the Balancer: ``fixed_shares``, ``policy``, or neither for kaitian's own."""
+        self.ranks, self.data, self.batch = list(ranks), data, batch
         everyone = len(self.ranks) == dist.get_world_size()
         group = None if everyone else dist.new_group(self.ranks)
         self.member = dist.get_rank() in self.ranks
-        self.epoch = 0
-        self.losses: list[tuple[torch.Tensor, int]] = []  # (mean over this rank's items, items), one per micro-batch
+        self._turn = self._position = 0
+        #: (step, mean loss over this rank's items, items), one per micro-batch.
+        self.losses: list[tuple[int, torch.Tensor, float]] = []
         if self.member:
             self.model = DistributedDataParallel(make().to(device), process_group=group)
             self.optimizer = optimizer(self.model)
-            self.balancer = balancer_of(self.model, batch, self.optimizer, **options)
+            if not {"fixed_shares", "policy"} & set(options):
+                options["sync"] = [self.optimizer]  # what only harms is left out
+            self.balancer = kaitian.Balancer(self.model, batch, **options)
 
     def run(self, steps: int, before_step: Callable[[int], None] | None = None) -> list[float]:
-        """Train for some steps; seconds of each on the first of its ranks, known to all ranks of the job."""
-        marks = self._train(steps, before_step) if self.member else []
+        """Train for some steps; seconds of each on the first of its ranks, known to all ranks of the job.
+
+        The steps are an epoch of their own, as ranks that are left out do not see when another rank breaks off. Equal
+        calls train on the same global batches.
+        """
+        marks = self._train(self._next(steps), before_step) if self.member else []
         every: list[list[float]] = [[] for _ in range(dist.get_world_size())]
         dist.all_gather_object(every, [after - before for before, after in itertools.pairwise(marks)])
         return every[self.ranks[0]]
 
-    def _train(self, steps: int, before_step: Callable[[int], None] | None) -> list[float]:
+    def _next(self, steps: int) -> Subset[tuple[torch.Tensor, ...]]:
+        begin, self._position = self._position, self._position + steps * self.batch
+        return Subset(self.data, [index % len(self.data) for index in range(begin, self._position)])
+
+    def _train(self, data: Subset[tuple[torch.Tensor, ...]], before_step: Callable[[int], None] | None) -> list[float]:
+        loader = self.balancer.loader(data, epoch=self._turn)
+        self._turn += 1
         torch.accelerator.synchronize()
         marks = [time.perf_counter()]
-        while True:
-            for x, y in self.balancer.loader(self.data, epoch=self.epoch):
-                if before_step:
-                    before_step(len(marks) - 1)
-                with self.balancer.step() as step:
-                    loss = functional.cross_entropy(self.model(x), y)
-                    step.weigh(loss).backward()
-                self.losses.append((loss.detach(), int(step.items)))
-                if step.last:
-                    self.optimizer.step()
-                    self.optimizer.zero_grad()
-                    marks.append(time.perf_counter())
-                    if len(marks) > steps:
-                        return marks
-            self.epoch += 1
+        for x, y in loader:
+            if before_step:
+                before_step(len(marks) - 1)
+            with self.balancer.step() as step:
+                loss = functional.cross_entropy(self.model(x), y)
+                step.weigh(loss).backward()
+            self.losses.append((step.piece.step, loss.detach(), step.items))
+            if step.last:
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+                marks.append(time.perf_counter())
+        return marks
 
     def close(self) -> None:
         """End it."""
@@ -136,7 +138,7 @@ def curves_of(
     *,
     make: Callable[[], nn.Module] = net,
     optimizer: Callable[[nn.Module], torch.optim.Optimizer] = optimizer_of,
-    repetitions: int = 5,
+    repetitions: int = 3,
 ) -> list[Curve]:
     """Measure each rank's whole training steps, by the device's clock; all ranks get all curves.
 
@@ -153,16 +155,17 @@ def curves_of(
         update.zero_grad()
 
     clock = clock_for(device)
+    step(2)  # the first one allocates
     curve: Curve = []
-    for size in sorted({max(2, batch * part // 16) for part in (0, 1, 2, 3, 4, 6, 8, 12, 16)}):
+    for size in sorted({max(2, batch * part // 16) for part in (0, 1, 2, 4, 8, 16)}):
         times = []
-        for _ in range(1 + repetitions):
+        for _ in range(repetitions):
             begin = clock.mark()
             step(size)
             end = clock.mark()
             torch.accelerator.synchronize()
             times.append(clock.seconds(begin, end) or 0.0)
-        curve.append((float(size), statistics.median(times[1:])))
+        curve.append((float(size), statistics.median(times)))
     every: list[Curve] = [[] for _ in range(dist.get_world_size())]
     dist.all_gather_object(every, curve)
     return every

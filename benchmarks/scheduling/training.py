@@ -34,10 +34,13 @@ def global_losses(contender: Any) -> list[float]:
     """Mean losses over the global batches of a contender's steps, known to rank 0."""
     import torch.distributed as dist
 
-    mine = [float(loss) * items for loss, items in contender.losses]
-    every: list[list[float]] = [[]] * dist.get_world_size()
+    mine = [(step, float(loss) * items) for step, loss, items in contender.losses]
+    every: list[list[tuple[int, float]]] = [[]] * dist.get_world_size()
     dist.all_gather_object(every, mine)
-    return [sum(values) / BATCH for values in zip(*(losses for losses in every if losses), strict=True)]
+    sums = [0.0] * (TURNS * TURN)
+    for step, loss in itertools.chain(*every):
+        sums[step] += loss / BATCH
+    return sums
 
 
 def rank_main(arguments: Any) -> Any:
@@ -51,7 +54,7 @@ def rank_main(arguments: Any) -> Any:
     device = ranks.start()
     pictures, data = load()
     make = functools.partial(make_model, pictures)
-    curves = ranks.curves_of(data, BATCH, device, make=make, optimizer=make_optimizer, repetitions=2)
+    curves = ranks.curves_of(data, BATCH, device, make=make, optimizer=make_optimizer, repetitions=1)
     world = len(curves)
     even = proportional(BATCH, [1.0] * world)
     at_even = [next(seconds for items, seconds in curve if items >= BATCH / world) for curve in curves]
