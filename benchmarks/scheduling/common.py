@@ -83,11 +83,15 @@ def run_job(script: str, cluster: Cluster, arguments: Any = None) -> Any:
 
 
 def on_rank(body: Callable[[Any], Any]) -> None:
-    """On a rank of ``run_job``: call ``body`` with the arguments; rank 0 leaves what it returns."""
+    """On a rank of ``run_job``: call ``body`` with the arguments, end the job; rank 0 leaves what it returned."""
+    import torch.distributed as dist
+
     folder = Path(sys.argv[1])
     result = body(json.loads((folder / "arguments.json").read_text()))
     if os.environ["RANK"] == "0":
         (folder / "result.json").write_text(json.dumps(result))
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 def show(figures: Sequence[Figure]) -> int:
