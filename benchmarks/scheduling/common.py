@@ -37,7 +37,7 @@ class Cluster:
 
 
 #: Speeds 1 : 2 : 4. Steps so long that the host's work disappears in them.
-CLUSTER = Cluster("alpha:2,beta:1,gamma:1", "alpha=80,beta=40,gamma=20")
+CLUSTER = Cluster("alpha:2,beta:1,gamma:1", "alpha=160,beta=80,gamma=40")
 
 
 @dataclass(frozen=True)

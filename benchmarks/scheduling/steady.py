@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from common import CLUSTER, Cluster, Figure, main_of, run_job
+from common import CLUSTER, Figure, main_of, run_job
 
 BATCH, STEPS, WARM = 256, 20, 80
-CLUSTERS = {"compute": Cluster(CLUSTER.ranks, "alpha=160,beta=80,gamma=40"), "fixed": replace(CLUSTER, fixed_us=50)}
+CLUSTERS = {"compute": CLUSTER, "fixed": replace(CLUSTER, fixed_us=50)}
 POLICIES = ("even", "proportional", "p-controller", "kaitian")
 
 
