@@ -51,6 +51,21 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.01)
 
 
+def group_of(ranks: Sequence[int]) -> Any:
+    """Make a group of some ranks for a Contender; every rank calls it.
+
+    torch names groups that only their members make, as the Balancer does, by how many groups a member has joined. So
+    that members agree, all other ranks join as many: one for this group and one for the Balancer's.
+    """
+    others = [rank for rank in range(dist.get_world_size()) if rank not in ranks]
+    if not others:
+        return None
+    group = dist.new_group(list(ranks))
+    for _ in range(2 if len(ranks) > 1 else 1):
+        dist.new_group(others)
+    return group
+
+
 class Contender:
     """A model that some ranks train by one way of sharing out; all ranks make it and call the same methods."""
 
@@ -67,8 +82,7 @@ class Contender:
     ) -> None:
         """``options`` go to the Balancer: ``fixed_shares``, ``policy``, or neither for kaitian's own."""
         self.ranks, self.data, self.batch = list(ranks), data, batch
-        everyone = len(self.ranks) == dist.get_world_size()
-        group = None if everyone else dist.new_group(self.ranks)
+        group = group_of(self.ranks)
         self.member = dist.get_rank() in self.ranks
         self._turn = self._position = 0
         #: (step, mean loss over this rank's items, items), one per micro-batch.
@@ -98,7 +112,8 @@ class Contender:
     def _train(self, data: Subset[tuple[torch.Tensor, ...]], before_step: Callable[[int], None] | None) -> list[float]:
         loader = self.balancer.loader(data, epoch=self._turn)
         self._turn += 1
-        torch.accelerator.synchronize()
+        if torch.accelerator.is_available():
+            torch.accelerator.synchronize()
         marks = [time.perf_counter()]
         for x, y in loader:
             if before_step:

@@ -15,7 +15,7 @@ from typing import Any
 from common import CLUSTER, Figure, main_of, run_job
 
 BATCH, WARM, FACTOR = 256, 80, 0.5
-PHASES = (100, 300, 300)  # steps at full speed, throttled, at full speed again
+PHASES = (100, 200, 200)  # steps at full speed, throttled, at full speed again
 REACTION = 15  # steps beyond the horizon
 NEAR = 1.05
 
