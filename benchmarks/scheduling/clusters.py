@@ -52,14 +52,15 @@ def make_case(rng: random.Random, harm: str) -> Case:
         for index in range(size):
             slowness[f"{vendor}:{index}"] = island * rng.uniform(0.8, 1.25)
     last = vendors[-1] if harm else ""
-    fixed = (50e-6 if harm else 20e-6) * OPERATORS
+    fixed_us = 50 if harm else 20
+    fixed = 1e-6 * fixed_us * OPERATORS
     others = [value for device, value in slowness.items() if device != f"{last}:0"]
     step = (BATCH * ITEM + fixed * len(others)) / sum(1 / value for value in others)
     if harm == "slow":
         slowness[f"{last}:0"] = HARM * step / fixed
     ranks = ",".join(f"{vendor}:{size}" for vendor, size in zip(vendors, sizes, strict=True))
     described = ",".join(f"{device}={value:.0f}" for device, value in slowness.items())
-    cluster = Cluster(ranks, described, fixed_us=1e6 * fixed / OPERATORS)
+    cluster = Cluster(ranks, described, fixed_us=fixed_us)
     return Case(cluster, harm, last, bandwidth=2 * GRADIENT / (HARM * step))
 
 
