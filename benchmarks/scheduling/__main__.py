@@ -2,8 +2,8 @@
 
     python benchmarks/scheduling [--only steady,solver] [--json FILE]
 
-Each part is a script of this folder that also runs alone. Run by ``make bench-schedule``; all parts take an hour on two
-cores that have nothing else to do.
+Each part is a script of this folder that also runs alone. Run by ``make bench-schedule``; all parts take 80 minutes on
+two cores that have nothing else to do.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main() -> int:
         began = time.monotonic()
         try:
             figures += importlib.import_module(part).measure()
-        except SystemExit as failure:  # the other parts are worth their hour
+        except SystemExit as failure:  # the other parts are worth their time
             print(failure, flush=True)
             figures.append(common.Figure(part, "ran to its end", 0, (">=", 1)))
         print(f"# {part}: {time.monotonic() - began:.0f} s", flush=True)
