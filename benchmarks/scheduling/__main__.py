@@ -23,6 +23,7 @@ PARTS = (
     "islands",
     "throttle",
     "clusters",
+    "simulation",
     "gradient",
     "training",
     "accuracy",

@@ -52,18 +52,8 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def group_of(ranks: Sequence[int]) -> Any:
-    """Make a group of some ranks for a Contender; every rank calls it.
-
-    torch names groups that only their members make, as the Balancer does, by how many groups a member has joined. So
-    that members agree, all other ranks join as many: one for this group and one for the Balancer's.
-    """
-    others = [rank for rank in range(dist.get_world_size()) if rank not in ranks]
-    if not others:
-        return None
-    group = dist.new_group(list(ranks))
-    for _ in range(2 if len(ranks) > 1 else 1):
-        dist.new_group(others)
-    return group
+    """Make a group of some ranks for a Contender; every rank calls it."""
+    return dist.new_group(list(ranks)) if len(ranks) < dist.get_world_size() else None
 
 
 class Contender:

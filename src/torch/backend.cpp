@@ -253,7 +253,7 @@ Backend::~Backend() { drop(); }
 void Backend::release_resources() { drop(); }
 
 void Backend::drop() {
-  if (!process_) return;  // by the other of the two
+  if (!process_) return;          // by the other of the two
   if (creator_ != processId()) {  // forked: the threads behind these objects are not in this process
     new std::shared_ptr<relay::Group>(std::move(group_));
     new std::shared_ptr<VendorChild>(std::move(vendor_));

@@ -77,7 +77,8 @@ class Backend final : public c10d::Backend {
   /// All that this process has made and not dropped.
   static std::vector<c10::intrusive_ptr<Backend>> live();
   ~Backend() override;
-  /// The last strong reference has gone. The registry's weak one keeps the object, and its destructor, waiting.
+  /// The last strong reference has gone. The registry's weak one keeps the object, and its destructor,
+  /// waiting.
   void release_resources() override;
 
   const std::string getBackendName() const override { return "kaitian"; }

@@ -97,10 +97,9 @@ class Channel:
         if self._world == 1:
             self._posted = ([], mine.view(1, _WIDTH), packed)
             return
-        source = dist.get_global_rank(self.group or dist.group.WORLD, 0)  # type: ignore[arg-type]
         works = [
             dist.all_gather(list(rows), mine, group=self.group, async_op=True),
-            dist.broadcast(packed, source, group=self.group, async_op=True),
+            dist.broadcast(packed, group=self.group, group_src=0, async_op=True),
         ]
         self._posted = ([work for work in works if work is not None], rows, packed)
 

@@ -17,6 +17,10 @@ from kaitian.nn import SyncBatchNorm
 _SYNCHRONISED = (SyncBatchNorm, nn.SyncBatchNorm)
 
 
+#: Name of a process group -> groups of balancers that were made for it.
+_made: dict[str, int] = {}
+
+
 class Model:
     """A DistributedDataParallel, a module sharded by ``fully_shard``, or a plain one in a world of one."""
 
@@ -111,11 +115,18 @@ class Model:
         if self.world_size == 1:
             return None
         group = self._whole or dist.group.WORLD
+        assert group is not None
         ranks = dist.get_process_group_ranks(group)
-        made = dist.new_group(ranks, backend=dist.get_backend_config(group), use_local_synchronization=True)
-        assert isinstance(made, dist.ProcessGroup)
-        self._prefix = made.group_name  # no other group has it
-        return made
+        if not is_kaitian(group):
+            made = dist.new_group(ranks, backend=dist.get_backend_config(group), use_local_synchronization=True)
+            assert isinstance(made, dist.ProcessGroup)
+            return made
+        # Its members may have made unequally many groups before, of which torch makes the names of new ones.
+        number = torch.tensor([1 + _made.get(group.group_name, 0)])
+        dist.all_reduce(number, dist.ReduceOp.MAX, group=group)
+        _made[group.group_name] = int(number)
+        self._prefix = f"{group.group_name}/balancer-{int(number)}"
+        return unlisted_group(group, ranks, self._prefix)
 
     def all_reduce(self, tensor: torch.Tensor) -> None:
         """Sum over the ranks that take part."""

@@ -65,8 +65,7 @@ class Modes:
         self._new = []
         work = None
         if self._world > 1:
-            source = dist.get_global_rank(self._channel.group or dist.group.WORLD, 0)  # type: ignore[arg-type]
-            work = dist.broadcast(packed, source, group=self._channel.group, async_op=True)
+            work = dist.broadcast(packed, group=self._channel.group, group_src=0, async_op=True)
         self._posted = (work, packed)
 
     def take(self) -> None:

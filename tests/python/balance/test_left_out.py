@@ -184,7 +184,7 @@ def rank_that_adapts(job: Job, leave: float) -> dict[str, Any]:
         model = DistributedDataParallel(Slow(inner, lambda: (leave if slow and phase["slow"] else 0.001, 0.0003)))
         optimizer, scheduler = optimizer_for(model)
         balancer = Balancer(model, BATCH, sync=[optimizer, scheduler])
-        seen, back = [], 0
+        seen = []
         for _, x, y in balancer.loader(data(BATCH * 3000)):
             with balancer.step() as step:
                 step.weigh(functional.cross_entropy(model(x), y)).backward()
@@ -195,8 +195,9 @@ def rank_that_adapts(job: Job, leave: float) -> dict[str, Any]:
                 optimizer.zero_grad()
                 scheduler.step()
             seen.append((step.piece.step, tuple(balancer.active)))
-            back = back + 1 if step.piece.step > 200 and all(balancer.active) else 0
-            if back == 20:
+            # By what all ranks know: one that was left out has not counted with the others.
+            entry = [entry for entry in balancer.schedule if entry.start <= step.piece.step][-1]
+            if step.piece.step > 240 and all(entry.active) and step.piece.step >= entry.start + 20:
                 break
         reasons = [entry.reason for entry in balancer.schedule]
         return {"seen": seen, "reasons": reasons, "parameters": flat(inner), "step": balancer.state_dict()["step"]}
