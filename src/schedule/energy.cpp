@@ -200,8 +200,8 @@ Result<EnergyPlan> leastEnergy(const Problem& problem, const std::vector<PowerMo
     return Status(Code::invalidArgument,
                   "leastEnergy: argument exposed: expected 1 entry where ranks may be left out, found " +
                       std::to_string(problem.exposed.size()));
-  std::vector<int> quickest;
-  for (const PowerModes& modes : power) quickest.push_back(fastest(modes));
+  std::vector<int> quickest(power.size());
+  std::transform(power.begin(), power.end(), quickest.begin(), fastest);
   const Result<Shares> shortest = solve(inModes(problem, power, quickest));
   if (!shortest.ok()) return shortest.status();
   if (shortest.value().seconds > deadline)

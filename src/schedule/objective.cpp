@@ -21,8 +21,9 @@ EnergyPlan inModesFor(const Problem& problem, const std::vector<PowerModes>& pow
 
 /// Times to try, the deadline last. REQUIRES: shortest <= deadline
 std::vector<double> timesBetween(double shortest, double deadline) {
-  std::vector<double> times;
-  for (int k = 0; k < kTimes; ++k) times.push_back(shortest + (deadline - shortest) * k / (kTimes - 1));
+  std::vector<double> times(kTimes);
+  for (std::size_t k = 0; k < times.size(); ++k)
+    times[k] = shortest + (deadline - shortest) * static_cast<double>(k) / (kTimes - 1);
   times.back() = deadline;
   return times;
 }
