@@ -168,7 +168,8 @@ def test_clock_counts_idle_time_but_not_the_work_of_the_host(place: Rank) -> Non
 
     with _pace(fixed=10e-3):
         body()
-        assert _elapsed(lambda: (body(), compute(), body())) == pytest.approx(20e-3, rel=0.03)
+        # The best of some: on a busy machine the host is interrupted, which is idle time.
+        assert min(_elapsed(lambda: (body(), compute(), body())) for _ in range(5)) == pytest.approx(20e-3, rel=0.03)
         idle = _elapsed(lambda: (body(), time.sleep(0.05), body()))
         assert 0.068 < idle < 0.5
 
