@@ -234,7 +234,7 @@ def test_steps_take_the_sum_of_their_operators(place: Rank) -> None:
         for _ in range(3):
             step()
         busy = _busy(step)
-        assert _busy(step) == busy
+        assert _busy(step) == pytest.approx(busy, rel=1e-9)  # a difference of growing sums, hence not exact
         events, begin = [], time.monotonic()
         for _ in range(8):
             events.append(_elapsed(step))
