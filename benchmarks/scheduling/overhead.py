@@ -68,13 +68,15 @@ def watch() -> Stopwatch:
     from kaitian.balance.channel import Channel
     from kaitian.balance.leader import Leader
     from kaitian.balance.meter import EventClock, LastGradient, Meter
+    from kaitian.balance.rounds import Rounds
     from kaitian.balance.step import Step
     from kaitian.balance.stream import ShareSampler
     from kaitian.schedule import Permutation
 
     stopwatch = Stopwatch()
     for owner, names in (
-        (Balancer, ("step", "_enter", "_exit", "_offer", "_add_times", "_entry_at")),
+        (Balancer, ("step", "_enter", "_exit", "_offer", "_add_times")),
+        (Rounds, ("begin", "entry_at")),
         (Step, ("weigh",)),
         (Channel, ("post", "take")),
         (Leader, ("observe",)),

@@ -32,7 +32,7 @@ def rank_main(arguments: Any) -> Any:
     import torch.distributed as dist
 
     import kaitian_emulator
-    from kaitian.balance.balancer import LATENCY
+    from kaitian.balance.rounds import LATENCY
     from kaitian.schedule import CostTable
 
     device = ranks.start()

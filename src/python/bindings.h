@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kaitian/core/status.h"
+#include "kaitian/schedule/cost.h"
 #include "kaitian/schedule/energy.h"
 
 namespace kaitian::python {
@@ -30,6 +31,13 @@ T valueOf(Result<T> result) {
 using PowerRows = std::vector<std::vector<std::tuple<std::string, double, double, double>>>;
 std::vector<schedule::PowerModes> powerOf(const PowerRows& rows);
 
+/// [(items, seconds) or (items, seconds, weight)]
+std::vector<schedule::Sample> samplesOf(const std::vector<std::vector<double>>& rows);
+
+void bindCosts(py::module_& module);
+void bindSolver(py::module_& module);
 void bindEnergy(py::module_& module);
+void bindController(py::module_& module);
+void bindSimulator(py::module_& module);
 
 }  // namespace kaitian::python

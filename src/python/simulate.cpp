@@ -1,24 +1,14 @@
 // Plain values in and out: python/kaitian/simulate.py has the types that people see.
-#include "python/simulate.h"
-
-#include <pybind11/stl.h>
-
-#include <utility>
-
 #include "kaitian/simulate/run.h"
 #include "kaitian/simulate/simulator.h"
+#include "python/bindings.h"
 
-namespace {
+namespace kaitian::python {
 
-namespace py = pybind11;
 using namespace kaitian::simulate;
 using py::literals::operator""_a;
 
-template <typename T>
-T valueOf(kaitian::Result<T> result) {
-  if (!result.ok()) throw py::value_error(result.status().message());
-  return std::move(result).value();
-}
+namespace {
 
 using LinkTuple = std::pair<double, double>;  // bandwidth, latency
 Link linkOf(const LinkTuple& link) { return {link.first, link.second}; }
@@ -119,3 +109,5 @@ void bindSimulator(py::module_& module) {
           py::kw_only(), py::arg("steps"), py::arg("horizon"), py::arg("noise"), py::arg("seed"),
           py::arg("changes"));
 }
+
+}  // namespace kaitian::python

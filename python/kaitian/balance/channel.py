@@ -1,22 +1,27 @@
 """What the ranks tell each other about steps, on a group of their own, while they compute.
 
-Once per step: everyone's times to everyone, and rank 0's new schedule entries to all. Both are posted at the start of a
-step and looked at at the start of the next one, so nobody waits for them. Numbers only, of a fixed length.
+Once per step everyone tells its times, and rank 0 what it has decided. It is posted at the start of a step and looked
+at at the start of the next one, so nobody waits for it. Numbers only, of a fixed length, in one collective: each rank
+adds its part to zeros, so the sum is what all have said, the same bits everywhere.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from kaitian._schedule import Entry
 
+#: (first step, [rank] index of the power mode)
+Plan = tuple[int, list[int]]
 
-@dataclass(frozen=True)
-class Row:
+
+class Row(NamedTuple):
     """One rank's part, as numbers: times are seconds, flags 0 or 1."""
 
     step: float = -1  #: that the times are of
@@ -32,86 +37,110 @@ class Row:
     ended: float = 0  #: > 0: the rank has left the loop early, one less steps are done
 
 
-_WIDTH = len(fields(Row))
+_WIDTH = len(Row._fields)
 
 
-class Entries:
-    """Schedule entries as a tensor of a fixed length."""
+@dataclass(frozen=True)
+class Received:
+    """What all ranks have posted: [rank] rows, and from rank 0 entries of the schedule and plans of power modes."""
 
-    CAPACITY = 8  #: entries per step; the controller appends at most six at once
+    rows: list[Row]
+    entries: list[Entry]
+    plans: list[Plan]
+
+    @property
+    def ended(self) -> float:
+        """Row.ended of a rank that has left the loop; 0 if none has."""
+        return max((row.ended for row in self.rows), default=0.0)
+
+
+class Board:
+    """Room for one post of all ranks: their rows, then counted lists of entries and of plans."""
+
+    CAPACITY = 8  #: entries, and plans, per step; the controller appends at most six at once
 
     def __init__(self, world_size: int) -> None:
         self._world = world_size
-        self._width = 3 + 2 * world_size
+        self._entry = 3 + 2 * world_size
+        self._entries = world_size * _WIDTH
+        self._plan = 1 + world_size
+        self._plans = self._entries + 1 + self.CAPACITY * self._entry
+        self._blank = array("d", bytes(8 * (self._plans + 1 + self.CAPACITY * self._plan)))
+        self._values = self._blank[:]
+        #: The same memory as a tensor.
+        self.tensor = torch.frombuffer(self._values, dtype=torch.float64)
 
-    def empty(self) -> torch.Tensor:
-        """Return room for CAPACITY entries."""
-        return torch.zeros(1 + self.CAPACITY * self._width, dtype=torch.float64)
-
-    def pack(self, entries: Sequence[Entry]) -> torch.Tensor:
-        """Reasons do not travel: rank 0 tells them."""
-        if len(entries) > self.CAPACITY:
-            raise ValueError(f"entries: expected at most {self.CAPACITY} per step, found {len(entries)}")
-        packed = self.empty()
-        packed[0] = len(entries)
-        for number, entry in enumerate(entries):
-            row = [entry.decided, entry.start, entry.predicted, *entry.shares, *entry.micro_batches]
-            packed[1 + number * self._width : 1 + (number + 1) * self._width] = torch.tensor(row, dtype=torch.float64)
-        return packed
-
-    def unpack(self, packed: torch.Tensor) -> list[Entry]:
-        """Inverse of pack, but for the reasons."""
-        values = packed.tolist()
-        entries = []
-        for number in range(int(values[0])):
-            row = values[1 + number * self._width : 1 + (number + 1) * self._width]
-            numbers = [int(value) for value in row]
-            entries.append(
-                Entry(
-                    decided=numbers[0],
-                    start=numbers[1],
-                    predicted=row[2],
-                    shares=numbers[3 : 3 + self._world],
-                    micro_batches=numbers[3 + self._world :],
-                    reason="decided by rank 0",
-                )
+    def write(self, rank: int, row: Row, entries: Sequence[Entry], plans: Sequence[Plan]) -> None:
+        """Put a rank's part, and zeros elsewhere. Reasons of entries do not travel: rank 0 tells them."""
+        self._values[:] = self._blank
+        self._values[rank * _WIDTH : (rank + 1) * _WIDTH] = array("d", row)
+        if entries:
+            self._put(
+                self._entries,
+                [(e.decided, e.start, e.predicted, *e.shares, *e.micro_batches) for e in entries],
             )
-        return entries
+        if plans:
+            self._put(self._plans, [(start, *modes) for start, modes in plans])
+
+    def read(self) -> Received:
+        """Take apart what write() of all ranks has put, summed."""
+        values = self._values
+        rows = [Row(*values[begin : begin + _WIDTH]) for begin in range(0, self._entries, _WIDTH)]
+        entries = [self._entry_of(numbers) for numbers in self._get(self._entries, self._entry)]
+        plans = [(int(start), [int(mode) for mode in modes]) for start, *modes in self._get(self._plans, self._plan)]
+        return Received(rows, entries, plans)
+
+    def _put(self, place: int, rows: Sequence[Sequence[float]]) -> None:
+        if len(rows) > self.CAPACITY:
+            raise ValueError(f"board: expected at most {self.CAPACITY} entries per step, found {len(rows)}")
+        flat = array("d", [number for row in rows for number in row])
+        self._values[place] = len(rows)
+        self._values[place + 1 : place + 1 + len(flat)] = flat
+
+    def _get(self, place: int, width: int) -> list[array[float]]:
+        count, begin = int(self._values[place]), place + 1
+        return [self._values[begin + k * width : begin + (k + 1) * width] for k in range(count)]
+
+    def _entry_of(self, row: Sequence[float]) -> Entry:
+        numbers = [int(value) for value in row]
+        return Entry(
+            decided=numbers[0],
+            start=numbers[1],
+            predicted=row[2],
+            shares=numbers[3 : 3 + self._world],
+            micro_batches=numbers[3 + self._world :],
+            reason="decided by rank 0",
+        )
 
 
 class Channel:
-    """Exchanges rows and entries once per step; every rank of the group makes the same calls."""
+    """Exchanges boards once per step; every rank of the group makes the same calls."""
 
-    CAPACITY = Entries.CAPACITY
+    CAPACITY = Board.CAPACITY
 
     def __init__(self, group: dist.ProcessGroup | None, world_size: int, rank: int) -> None:
         self.group, self._world, self._rank = group, world_size, rank
-        self._entries = Entries(world_size)
-        self._posted: tuple[list[dist.Work], torch.Tensor, torch.Tensor] | None = None
+        self._board = Board(world_size)
+        self._work: dist.Work | None = None
+        self._posted = False
 
-    def post(self, row: Row, entries: Sequence[Entry]) -> None:
-        """Send this rank's row and, from rank 0, entries. REQUIRES: take() was called since the last post."""
-        mine = torch.tensor([getattr(row, field.name) for field in fields(Row)], dtype=torch.float64)
-        rows = torch.empty(self._world, _WIDTH, dtype=torch.float64)
-        packed = self._entries.pack(entries) if self._rank == 0 else self._entries.empty()
-        if self._world == 1:
-            self._posted = ([], mine.view(1, _WIDTH), packed)
-            return
-        works = [
-            dist.all_gather(list(rows), mine, group=self.group, async_op=True),
-            dist.broadcast(packed, group=self.group, group_src=0, async_op=True),
-        ]
-        self._posted = ([work for work in works if work is not None], rows, packed)
+    def post(self, row: Row, entries: Sequence[Entry] = (), plans: Sequence[Plan] = ()) -> None:
+        """Send this rank's row and, from rank 0, the rest. REQUIRES: take() was called since the last post."""
+        mine = self._rank == 0
+        self._board.write(self._rank, row, entries if mine else (), plans if mine else ())
+        if self._world > 1:
+            self._work = dist.all_reduce(self._board.tensor, group=self.group, async_op=True)
+        self._posted = True
 
-    def take(self) -> tuple[list[Row], list[Entry]]:
-        """Rows of all ranks and entries of rank 0 that were posted last; nothing before the first post."""
-        if self._posted is None:
-            return [], []
-        works, rows, packed = self._posted
-        self._posted = None
-        for work in works:
-            work.wait()
-        return [Row(*values) for values in rows.tolist()], self._entries.unpack(packed)
+    def take(self) -> Received:
+        """What was posted last; nothing before the first post."""
+        if not self._posted:
+            return Received([], [], [])
+        self._posted = False
+        if self._work is not None:
+            self._work.wait()
+            self._work = None
+        return self._board.read()
 
     def sum(self, value: float) -> tuple[dist.Work | None, torch.Tensor]:
         """Start to add up a number over the ranks."""

@@ -100,6 +100,11 @@ class Leader:
         self.first = self.controller.take_entries()
         self._reasons = {entry.start: entry.reason for entry in self.first}
 
+    @property
+    def learning(self) -> bool:
+        """Whether costs are still being learned (known to rank 0)."""
+        return self.adapts and self.controller.learning
+
     def observe(self, rows: Sequence[Row], active: Sequence[bool]) -> list[Entry]:
         """Return the entries that follow from the times of a step, in which ``active`` took part."""
         if not self.adapts:
@@ -136,7 +141,7 @@ class Leader:
         )
 
     def horizon(self, horizon: int) -> None:
-        """See LATENCY in balancer.py."""
+        """See LATENCY in rounds.py."""
         self._horizon = horizon
         self.controller.set_horizon(horizon)
 

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-import torch.distributed as dist
-
 from kaitian._schedule import Controller, Entry
-from kaitian.balance.channel import Channel
+from kaitian.balance.channel import Channel, Plan
 from kaitian.balance.power import Power
 
 #: Steps between changes that no new shares ask for.
 DWELL = 10
-
-#: (first step, [rank] index of the mode)
-Plan = tuple[int, list[int]]
 
 
 class Modes:
@@ -23,7 +17,7 @@ class Modes:
 
     def __init__(self, channel: Channel, power: Power, world_size: int, rank: int, *, steady: bool) -> None:
         """``steady``: this rank stays in its present mode, as it serves something else too."""
-        self._channel, self._power, self._world, self._rank = channel, power, world_size, rank
+        self._power, self._rank = power, rank
         self._modes = list(power.modes)[:1] if steady else list(power.modes)
         counts = [int(row[0]) for row in channel.gather([len(self._modes)])]
         numbers = [x for mode in self._modes for x in (mode.slowness, mode.active_watts, mode.idle_watts)]
@@ -35,7 +29,6 @@ class Modes:
         self.managed = max(counts) > 1
         self._plans: list[Plan] = [(0, [0] * world_size)]
         self._new: list[Plan] = []
-        self._posted: tuple[dist.Work | None, torch.Tensor] | None = None
         self._at: dict[int, float] = {}
         self._now = 0
 
@@ -53,33 +46,18 @@ class Modes:
             if modes != last[1]:
                 self._new.append((start, modes))
 
+    def take_new(self) -> list[Plan]:
+        """What was decided since the last call."""
+        new, self._new = self._new, []
+        return new
+
     # ---- on every rank ---------------------------------------------------------------------------------------------
 
-    def post(self) -> None:
-        """Send what was decided. REQUIRES: take() was called since the last post."""
-        if not self.managed:
-            return
-        packed = torch.full((Channel.CAPACITY, 1 + self._world), -1.0, dtype=torch.float64)
-        for number, (start, modes) in enumerate(self._new):
-            packed[number] = torch.tensor([start, *modes], dtype=torch.float64)
-        self._new = []
-        work = None
-        if self._world > 1:
-            work = dist.broadcast(packed, group=self._channel.group, group_src=0, async_op=True)
-        self._posted = (work, packed)
-
-    def take(self) -> None:
-        """Look at what was sent last."""
-        if self._posted is None:
-            return
-        work, packed = self._posted
-        self._posted = None
-        if work is not None:
-            work.wait()
-        for row in packed.tolist():
-            if row[0] >= 0:
-                self._plans = [plan for plan in self._plans if plan[0] < row[0]] or self._plans[:1]
-                self._plans.append((int(row[0]), [int(mode) for mode in row[1:]]))
+    def add(self, plans: Sequence[Plan]) -> None:
+        """Take what rank 0 has decided."""
+        for plan in plans:
+            self._plans = [earlier for earlier in self._plans if earlier[0] < plan[0]] or self._plans[:1]
+            self._plans.append(plan)
 
     def enter(self, step: int) -> None:
         """Use the mode of a step that begins."""

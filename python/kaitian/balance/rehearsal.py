@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 
+from kaitian.balance.channel import Channel
 from kaitian.balance.meter import LastGradient
 from kaitian.balance.model import Model
+from kaitian.balance.profiles import Samples
 
 SIZES = 6  #: that are measured, at most
 REPEATS = 3  #: of which the median counts, after one that does not
@@ -97,3 +99,13 @@ def sizes(floor: int, cap: int) -> Sequence[int]:
     """Up to SIZES sizes, evenly in proportion."""
     steps = range(SIZES)
     return sorted({round(floor * (cap / floor) ** (step / (SIZES - 1))) for step in steps})
+
+
+def told(channel: Channel, samples: Sequence[tuple[int, float]], cap: int) -> tuple[list[Samples], list[int]]:
+    """Tell all ranks what this one has found. Returns by rank: (items, seconds, measurements) of sizes, and caps."""
+    padded = [float(number) for sample in samples for number in sample] + [0.0] * (2 * (SIZES - len(samples)))
+    rows = channel.gather([*padded, float(cap)])
+    profile: list[Samples] = [
+        [(row[place], row[place + 1], REPEATS) for place in range(0, 2 * SIZES, 2) if row[place] > 0] for row in rows
+    ]
+    return profile, [int(row[-1]) for row in rows]

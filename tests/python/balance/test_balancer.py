@@ -18,7 +18,7 @@ from torch.utils.data import Dataset, TensorDataset
 import kaitian
 from kaitian.balance import Balancer, Mean, ShardSampler, load_schedule, save_schedule
 from kaitian.balance.batches import rows
-from kaitian.balance.channel import Entries
+from kaitian.balance.channel import Board, Row
 from kaitian.balance.state import entries_from
 from kaitian.report.reader import read_run
 from kaitian.schedule import Entry, Log
@@ -276,19 +276,24 @@ def test_a_schedule_goes_to_a_file_and_back(tmp_path: Path) -> None:
         load_schedule(path)
 
 
-def test_entries_travel_as_numbers() -> None:
-    packing = Entries(3)
+def test_what_ranks_tell_each_other_adds_up() -> None:
+    """Each rank writes its part; the sum is what all of them have said."""
+    boards = [Board(3) for _ in range(3)]
     entry = Entry(decided=5, start=12, shares=[7, 0, 9], micro_batches=[2, 1, 3], predicted=0.125, reason="x")
-    (found,) = packing.unpack(packing.pack([entry]))
-    assert (found.decided, found.start, found.shares, found.micro_batches, found.predicted) == (
-        5,
-        12,
-        [7, 0, 9],
-        [2, 1, 3],
-        0.125,
-    )
-    with pytest.raises(ValueError, match="at most 8 per step, found 9"):
-        packing.pack([entry] * 9)
+    rows = [Row(step=9, counts=1, total=rank / 7, ended=rank) for rank in range(3)]
+    for again in range(2):  # what was written before is gone
+        boards[0].write(0, rows[0], [entry] * (8 - again), [(12, [0, 1, 2])])
+        boards[1].write(1, rows[1], [], [])
+        boards[2].write(2, rows[2], [], [])
+        boards[0].tensor += boards[1].tensor + boards[2].tensor
+        received = boards[0].read()
+        assert (received.rows, received.plans, received.ended) == (rows, [(12, [0, 1, 2])], 2)
+        assert len(received.entries) == 8 - again
+        for found in received.entries:
+            assert (found.decided, found.start, found.predicted) == (5, 12, 0.125)
+            assert (found.shares, found.micro_batches) == ([7, 0, 9], [2, 1, 3])
+    with pytest.raises(ValueError, match="at most 8 entries per step, found 9"):
+        boards[0].write(0, rows[0], [entry] * 9, [])
 
 
 def test_batches_are_cut_part_by_part() -> None:

@@ -1,0 +1,207 @@
+"""Once per step: the ranks tell each other their times, rank 0 decides, and all follow from the same step on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+
+import torch.distributed as dist
+
+from kaitian._schedule import Entry, Log
+from kaitian.balance.channel import Channel, Received, Row
+from kaitian.balance.leader import Leader
+from kaitian.balance.members import Members
+from kaitian.balance.meter import Meter
+from kaitian.balance.micro_cap import MicroCap
+from kaitian.balance.modes import Modes
+from kaitian.balance.position import Position
+from kaitian.balance.profiles import Profiles
+from kaitian.balance.stream import Piece
+from kaitian.balance.teller import Teller
+
+#: Steps between a measurement and the first step for which a decision from it may hold, beyond what loaders issue
+#: ahead: the times of step s are sent at the start of s+2, looked at in s+3, decided entries arrive in s+4.
+LATENCY = 4
+
+
+class Rounds:
+    """The same calls on every rank, once per step. Holds the schedule as this rank knows it."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        members: Members,
+        modes: Modes,
+        leader: Leader,
+        meter: Meter,
+        cap: MicroCap,
+        *,
+        batch: int,
+        leads: bool,
+    ) -> None:
+        self.position = Position()
+        self.teller: Teller | None = None
+        self.profiles: Profiles | None = None
+        self._channel, self._members, self._modes, self._leader = channel, members, modes, leader
+        self._meter, self._cap = meter, cap
+        self._batch, self._leads = batch, leads
+        self._ahead = 0
+        self._new: list[Entry] = []  # decided and not sent yet
+        self._active = list(members.everyone_active)  # in the step that runs
+        self.start()
+
+    # ---- the schedule -----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin the schedule with what rank 0 has: it is arithmetic, which unlike machines may round differently."""
+        first = self._leader.first
+        self._members.check(first)
+        self.log = Log(len(self._active), self._batch)
+        for part in range(0, max(1, len(first)), Channel.CAPACITY):
+            self._channel.post(Row(), first[part : part + Channel.CAPACITY])
+            self._follow(self._channel.take().entries)
+
+    def resume(self, entries: Iterable[Entry]) -> None:
+        """Go on with an earlier schedule of the same world, at ``position.step``."""
+        kept = list(entries)
+        self._members.check(kept)
+        log = Log(len(self._active), self._batch)
+        for entry in kept:
+            if entry.start <= self.position.step:
+                log.append(entry)
+        self.log = log
+        self._leader.resume(log.entries, self.position.step)
+
+    def entry_at(self, step: int) -> Entry:
+        """The entry that holds at a step, whose batches are issued now."""
+        self.position.issued = max(self.position.issued, step)
+        return self.log.at(step)
+
+    def issue_ahead(self, steps: int) -> None:
+        """Loaders issue so far ahead from now on: what was decided for less must have arrived before they start."""
+        self._ahead = max(self._ahead, *(int(row[0]) for row in self._channel.gather([float(steps)])))
+        self._leader.horizon(LATENCY + self._ahead)
+        self._receive()
+
+    # ---- steps ------------------------------------------------------------------------------------------------------
+
+    def begin(self, piece: Piece) -> bool:
+        """Once per step: tell and learn times and shares; change who takes part. False if others left the loop."""
+        if piece.step == self.position.entered:
+            return True
+        # A step of another size says nothing about these shares.
+        works = piece.probed or not piece.left_out
+        self._meter.begin(piece.step, counts=works and piece.step_items == self._batch)
+        ended = self._receive().ended
+        if not ended:
+            self._post(piece.step)
+            self._active = self.log.at(piece.step).active
+            if self._members.returns(self._active):  # who comes back must know that the others are there
+                ended = max(row[0] for row in self._channel.gather([0.0]))
+        if ended:
+            self._receive()
+            self._rejoin(ended)
+            return False
+        self.position.entered = piece.step
+        self._modes.enter(piece.step)
+        if self._active != self._members.active:
+            self._members.change(self._active)
+            self._meter.interrupt()
+        if piece.left_out and not piece.probed:
+            self.position.advance(piece)
+        return True
+
+    def end_epoch(self, epoch: int) -> None:
+        """What follows the loop runs on all ranks, and finds the same on them."""
+        self._meter.interrupt()
+        if not self._members.complete and self._rejoin(self._receive().ended):
+            return
+        self.position.end_epoch(epoch)
+
+    def leave_loop(self) -> None:
+        """The caller has left the loop early: ranks that are left out learn it, and take over what was learned."""
+        if self._members.complete or sys.is_finalizing() or not dist.is_initialized():
+            return
+        with suppress(dist.DistBackendError):  # by which the loop was left, perhaps; later calls tell it again
+            self._tell_that_it_ended()
+
+    def _tell_that_it_ended(self) -> None:
+        step, ended = self.position.entered + 1, self.position.step + 1.0
+        if step <= self.position.epoch_end:
+            self._receive()
+            self._post(step, ended)
+            if self._members.returns(self.log.at(step).active):
+                self._channel.gather([ended])
+            self._receive()
+        self._members.change(self._members.everyone_active)
+        self._meter.interrupt()
+
+    def _rejoin(self, ended: float) -> bool:
+        """All take part again. True if the others had left the loop before its end (see Row.ended)."""
+        self._members.change(self._members.everyone_active)
+        if ended:
+            self.position.back_to(int(ended) - 1)
+        return bool(ended)
+
+    # ---- messages ---------------------------------------------------------------------------------------------------
+
+    def _post(self, step: int, ended: float = 0.0) -> None:
+        """Send what is known now. What was sent at the start of the step before has been looked at."""
+        measured = self._meter.take(step - 2)
+        if measured is None:
+            row = Row(step - 2, micro_cap=self._cap.take_news(), ended=ended)
+        else:
+            self._cap.end(measured)
+            row = Row(
+                step - 2,
+                1,
+                measured.total,
+                measured.compute,
+                measured.sync,
+                measured.fixed,
+                measured.data,
+                measured.copy,
+                self._cap.take_news(),
+                self._modes.slowness(step - 2),
+                ended,
+            )
+        self._channel.post(row, self._new, self._modes.take_new())
+        self._new = []
+
+    def _receive(self) -> Received:
+        """Look at what was sent last."""
+        received = self._channel.take()
+        self._modes.add(received.plans)
+        if self._leads and received.rows:
+            self._lead(received.rows)
+        self._follow(received.entries)
+        return received
+
+    def _follow(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            if entry.start <= self.position.issued:  # whoever issued them acted on another schedule
+                raise RuntimeError(
+                    f"schedule: an entry for step {entry.start} arrived after batches of step {self.position.issued} "
+                    "had been issued; this is a fault of kaitian"
+                )
+            self.log.append(self._leader.with_reason(entry) if self._leads else entry)
+
+    def _lead(self, rows: list[Row]) -> None:
+        """On rank 0: decide, and tell."""
+        step = int(rows[0].step)
+        entry = self.log.at(max(0, step))
+        learned = self._leader.learning
+        decided = self._leader.observe(rows, entry.active)
+        self._new += decided
+        controller = self._leader.controller
+        if learned and not self._leader.learning and self.profiles is not None:
+            self.profiles.save(controller.profile())
+        self._modes.decide(controller, decided, step + LATENCY + 1)
+        if self.teller is None:
+            return
+        if all(row.counts for row, active in zip(rows, entry.active, strict=True) if active):
+            self.teller.step(entry, rows, controller, self._batch)
+        self.teller.events(controller)
+        for new in decided:
+            self.teller.schedule(new, controller)
