@@ -356,14 +356,17 @@ class Balancer:
     def _end_epoch(self, epoch: int) -> None:
         self._rounds.end_epoch(epoch)
 
+    def _others_left(self) -> bool:
+        return self._rounds.others_left()
+
     def _goes_on(self, piece: Piece) -> bool:
         """Before a batch is handed out: False if the other ranks have left the loop."""
         if self._members.takes_part and not piece.left_out:
             return True  # the step begins when the caller enters it
         return self._rounds.begin(piece)
 
-    def _leave_loop(self) -> None:
-        self._rounds.leave_loop()
+    def _leave_loop(self, counts: bool) -> None:
+        self._rounds.leave_loop(counts)
 
     def _start_sum(self, local: float) -> Callable[[], float]:
         work, total = self._channel.sum(local)
@@ -410,11 +413,7 @@ class Balancer:
 
     def _enter(self, offer: Offer, stack: ExitStack) -> None:
         piece = offer.piece
-        if not self._rounds.begin(piece):
-            raise RuntimeError(
-                f"step {piece.step}: expected all ranks to go on, found that others have left the loop of the loader; "
-                "leave it after the same step on all ranks"
-            )
+        self._rounds.begin(piece)
         times = self._meter.current
         times.data, times.copy = times.data + self._data, times.copy + self._copy
         self._data = self._copy = 0.0
@@ -449,6 +448,7 @@ class Balancer:
                 parameter.grad = None
         if piece.last or piece.left_out:
             self._position.advance(piece)
+            self._rounds.exchange()
 
     # ---- set-up -----------------------------------------------------------------------------------------------------
 

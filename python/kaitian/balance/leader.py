@@ -116,7 +116,7 @@ class Leader:
         for rank, row in enumerate(rows):
             if row.micro_cap > 0:
                 holder = "max_block_ms" if self._blocks[rank] else "memory"
-                self.controller.limit(step, rank, int(row.micro_cap), holder)
+                self.controller.limit(max(-1, step), rank, int(row.micro_cap), holder)
         if step >= 0:
             working = [row for row, takes_part in zip(rows, active, strict=True) if row.counts and takes_part]
             counted = [row.total for row in working]

@@ -55,19 +55,21 @@ class Loader:
         batches = iter(self._loader)
         try:
             for group in self._steps(batches):
+                if self._balancer._others_left():
+                    return
                 items = None
                 if self._count is not None:
                     local = sum(float(self._count(batch)) for batch, piece, _, _ in group if piece.counts)
                     items = self._balancer._start_sum(local)
                 if not self._balancer._goes_on(group[0][1]):
-                    return  # the others have left the loop
+                    return
                 for batch, piece, waited, copied in group:
                     if piece.left_out and not piece.probed:
                         continue
                     self._balancer._add_times(waited, copied)
                     yield from self._parts(batch, piece, items)
         except GeneratorExit:  # the caller has left the loop
-            self._balancer._leave_loop()
+            self._balancer._leave_loop(self._count is not None)
             raise
         self._balancer._end_epoch(self.epoch)
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 import torch.distributed as dist
 
 from kaitian._schedule import Entry, Log
-from kaitian.balance.channel import Channel, Received, Row
+from kaitian.balance.channel import Channel, Row
 from kaitian.balance.leader import Leader
 from kaitian.balance.members import Members
 from kaitian.balance.meter import Meter
@@ -21,7 +21,7 @@ from kaitian.balance.stream import Piece
 from kaitian.balance.teller import Teller
 
 #: Steps between a measurement and the first step for which a decision from it may hold, beyond what loaders issue
-#: ahead: the times of step s are sent at the start of s+2, looked at in s+3, decided entries arrive in s+4.
+#: ahead: the times of step s are sent at the end of s+2, looked at in s+3, decided entries arrive at the end of s+4.
 LATENCY = 4
 
 
@@ -48,7 +48,8 @@ class Rounds:
         self._batch, self._leads = batch, leads
         self._ahead = 0
         self._new: list[Entry] = []  # decided and not sent yet
-        self._active = list(members.everyone_active)  # in the step that runs
+        self._due: int | None = None  # the step whose exchange is to be made
+        self._ended = 0.0  # see Row.ended
         self.start()
 
     # ---- the schedule -----------------------------------------------------------------------------------------------
@@ -57,7 +58,7 @@ class Rounds:
         """Begin the schedule with what rank 0 has: it is arithmetic, which unlike machines may round differently."""
         first = self._leader.first
         self._members.check(first)
-        self.log = Log(len(self._active), self._batch)
+        self.log = Log(len(self._members.active), self._batch)
         for part in range(0, max(1, len(first)), Channel.CAPACITY):
             self._channel.post(Row(), first[part : part + Channel.CAPACITY])
             self._follow(self._channel.take().entries)
@@ -66,7 +67,7 @@ class Rounds:
         """Go on with an earlier schedule of the same world, at ``position.step``."""
         kept = list(entries)
         self._members.check(kept)
-        log = Log(len(self._active), self._batch)
+        log = Log(len(self._members.active), self._batch)
         for entry in kept:
             if entry.start <= self.position.step:
                 log.append(entry)
@@ -87,67 +88,99 @@ class Rounds:
     # ---- steps ------------------------------------------------------------------------------------------------------
 
     def begin(self, piece: Piece) -> bool:
-        """Once per step: tell and learn times and shares; change who takes part. False if others left the loop."""
+        """Once per step: change who takes part. False if others left the loop."""
         if piece.step == self.position.entered:
             return True
+        self.exchange()  # of a step that was given up half-way
+        if self.others_left():
+            return False
         # A step of another size says nothing about these shares.
         works = piece.probed or not piece.left_out
         self._meter.begin(piece.step, counts=works and piece.step_items == self._batch)
-        ended = self._receive().ended
-        if not ended:
-            self._post(piece.step)
-            self._active = self.log.at(piece.step).active
-            if self._members.returns(self._active):  # who comes back must know that the others are there
-                ended = max(row[0] for row in self._channel.gather([0.0]))
-        if ended:
-            self._receive()
-            self._rejoin(ended)
-            return False
+        self._due = piece.step
+        idle = piece.left_out and not piece.probed
+        before, active = self._members.active, self.log.at(piece.step).active
+        if self._members.returns(active):  # who comes back must know that the others are there
+            self._ended = max(row[0] for row in self._channel.gather([0.0]))
+        if active != before and not self._ended:
+            self._members.change(active)
+            self._meter.interrupt()
+        if idle or self._ended:
+            self.exchange()
+            self._receive()  # at once, as there is nothing else to do
+        if self._ended:
+            self._members.active = before
+            return not self.others_left()
         self.position.entered = piece.step
         self._modes.enter(piece.step)
-        if self._active != self._members.active:
-            self._members.change(self._active)
-            self._meter.interrupt()
-        if piece.left_out and not piece.probed:
+        if idle:
             self.position.advance(piece)
+        return True
+
+    def exchange(self) -> None:
+        """Once per step, when its work has been given to the device: tell and learn times and shares."""
+        if self._due is not None:
+            self._exchange(self._due)
+
+    def others_left(self) -> bool:
+        """Whether the others have left the loop early; all take part again then.
+
+        RuntimeError on a rank that took part in the last step: it should have left with them.
+        """
+        if not self._ended:
+            return False
+        alone, done = self._members.takes_part, int(self._ended) - 1
+        self._ended = 0.0
+        self._members.change(self._members.everyone_active)
+        if alone:
+            raise RuntimeError(
+                f"step {done}: expected all ranks to go on, found that others have left the loop of the loader; "
+                "leave it after the same step on all ranks"
+            )
+        self.position.back_to(done)
         return True
 
     def end_epoch(self, epoch: int) -> None:
         """What follows the loop runs on all ranks, and finds the same on them."""
         self._meter.interrupt()
-        if not self._members.complete and self._rejoin(self._receive().ended):
-            return
+        if not self._members.complete:
+            self._receive()
+            if self.others_left():
+                return
+            self._members.change(self._members.everyone_active)
         self.position.end_epoch(epoch)
 
-    def leave_loop(self) -> None:
-        """The caller has left the loop early: ranks that are left out learn it, and take over what was learned."""
+    def leave_loop(self, counts: bool) -> None:
+        """The caller has left the loop early: ranks that are left out learn it, and take over what was learned.
+
+        ``counts``: the loader adds up what batches count for.
+        """
         if self._members.complete or sys.is_finalizing() or not dist.is_initialized():
             return
-        with suppress(dist.DistBackendError):  # by which the loop was left, perhaps; later calls tell it again
-            self._tell_that_it_ended()
+        # An error by which the loop was left, perhaps, which later calls tell again; or the groups are gone.
+        with suppress(dist.DistBackendError, ValueError):
+            self._tell_that_it_ended(counts)
 
-    def _tell_that_it_ended(self) -> None:
+    def _tell_that_it_ended(self, counts: bool) -> None:
+        self.exchange()
         step, ended = self.position.entered + 1, self.position.step + 1.0
-        if step <= self.position.epoch_end:
-            self._receive()
-            self._post(step, ended)
+        if step <= self.position.epoch_end:  # what those who are left out do in this step
+            if counts:
+                self._channel.sum(0.0)
             if self._members.returns(self.log.at(step).active):
                 self._channel.gather([ended])
+            self._exchange(step, ended)
             self._receive()
+            self._ended = 0.0  # known here
         self._members.change(self._members.everyone_active)
         self._meter.interrupt()
 
-    def _rejoin(self, ended: float) -> bool:
-        """All take part again. True if the others had left the loop before its end (see Row.ended)."""
-        self._members.change(self._members.everyone_active)
-        if ended:
-            self.position.back_to(int(ended) - 1)
-        return bool(ended)
-
     # ---- messages ---------------------------------------------------------------------------------------------------
 
-    def _post(self, step: int, ended: float = 0.0) -> None:
-        """Send what is known now. What was sent at the start of the step before has been looked at."""
+    def _exchange(self, step: int, ended: float = 0.0) -> None:
+        """Look at what was sent in the step before, send what is known now."""
+        self._due = None
+        self._receive()
         measured = self._meter.take(step - 2)
         if measured is None:
             row = Row(step - 2, micro_cap=self._cap.take_news(), ended=ended)
@@ -169,14 +202,14 @@ class Rounds:
         self._channel.post(row, self._new, self._modes.take_new())
         self._new = []
 
-    def _receive(self) -> Received:
+    def _receive(self) -> None:
         """Look at what was sent last."""
         received = self._channel.take()
+        self._ended = max(self._ended, received.ended)
         self._modes.add(received.plans)
         if self._leads and received.rows:
             self._lead(received.rows)
         self._follow(received.entries)
-        return received
 
     def _follow(self, entries: Iterable[Entry]) -> None:
         for entry in entries:

@@ -108,8 +108,8 @@ def flat(model: nn.Module) -> float:
     return float(sum((parameter.detach() * (k + 1)).sum() for k, parameter in enumerate(model.parameters())))
 
 
-def rank_that_follows(job: Job, stop: int, options: dict[str, Any], workers: int) -> dict[str, Any]:
-    """Train with a given schedule of who takes part."""
+def rank_that_follows(job: Job, stop: int, options: dict[str, Any], workers: int, counted: bool) -> dict[str, Any]:
+    """Train with a given schedule of who takes part; ``counted``: the loader adds up the samples of all ranks."""
     with group(job) as device:
         dataset, model = data(SAMPLES), net().to(device)
         ddp = DistributedDataParallel(model, **options)
@@ -118,7 +118,8 @@ def rank_that_follows(job: Job, stop: int, options: dict[str, Any], workers: int
         used: list[list[int]] = []
         for epoch in range(EPOCHS):
             mine: list[int] = []
-            for index, x, y in balancer.loader(dataset, epoch=epoch, num_workers=workers):
+            count = (lambda batch: len(batch[0])) if counted else None
+            for index, x, y in balancer.loader(dataset, epoch=epoch, num_workers=workers, count=count):
                 with balancer.step() as step:
                     loss = functional.cross_entropy(ddp(x), y)
                     step.weigh(loss).backward()
@@ -146,22 +147,24 @@ def rank_that_follows(job: Job, stop: int, options: dict[str, Any], workers: int
         }
 
 
-#: Step of the middle epoch after which the loop is left, options of DistributedDataParallel, workers of the loader.
-CASES: list[tuple[int, dict[str, bool], int]] = [
-    *((stop, {}, 0) for stop in (2, 3, 6, 7, 8, 100)),
-    (3, {"gradient_as_bucket_view": True}, 0),
-    (7, {"find_unused_parameters": True}, 0),
-    (100, {}, 2),
+#: Step of the middle epoch after which the loop is left, options of DistributedDataParallel, workers of the loader,
+#: whether it counts.
+CASES: list[tuple[int, dict[str, bool], int, bool]] = [
+    *((stop, {}, 0, False) for stop in (2, 3, 6, 7, 8, 100)),
+    (3, {"gradient_as_bucket_view": True}, 0, False),
+    (7, {"find_unused_parameters": True}, 0, False),
+    (100, {}, 2, False),
+    *((stop, {}, 0, True) for stop in (2, 3, 5, 7, 8, 100)),
 ]
 
 
-@pytest.mark.parametrize(("stop", "options", "workers"), CASES, ids=str)
+@pytest.mark.parametrize(("stop", "options", "workers", "counted"), CASES, ids=str)
 def test_whoever_takes_part_the_training_is_the_same(
-    pool: Pool, stop: int, options: dict[str, bool], workers: int
+    pool: Pool, stop: int, options: dict[str, bool], workers: int, counted: bool
 ) -> None:
     losses, parameters = alone(5, stop)
     layout = ["cpu", "alpha", "cpu"] if not workers else ["cpu", "cpu", "cpu"]
-    ranks = pool.run(layout, rank_that_follows, stop, options, workers)
+    ranks = pool.run(layout, rank_that_follows, stop, options, workers, counted)
     for found in ranks:
         assert found["parameters"] == pytest.approx(parameters, rel=1e-12)
         assert {key: found[key] for key in ("rate", "moments", "steps", "step")} == {
@@ -173,6 +176,32 @@ def test_whoever_takes_part_the_training_is_the_same(
         used = sorted(index for found in ranks for index in found["used"][epoch])
         complete = SAMPLES if epoch != 1 or stop >= 9 else BATCH * (stop + 1)
         assert len(used) == len(set(used)) == complete
+
+
+def rank_that_leaves_alone(job: Job) -> str:
+    """Rank 1 leaves the loop after step 2; in step 3 rank 2, which was left out, comes back."""
+    with group(job):
+        model = DistributedDataParallel(net())
+        optimizer, _ = optimizer_for(model)
+        schedule = entries(job.size, [(0, {}), (1, {2: LEFT_OUT}), (3, {})])
+        balancer = Balancer(model, BATCH, sync=[optimizer], replay=schedule)
+        try:
+            for _, x, y in balancer.loader(data(BATCH * 9)):
+                with balancer.step() as step:
+                    step.weigh(functional.cross_entropy(model(x), y)).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                if job.rank == 1 and step.piece.step == 2:
+                    break
+        except RuntimeError as error:
+            return str(error)
+        return "left"
+
+
+def test_leaving_the_loop_alone_is_an_error_of_who_stays(pool: Pool) -> None:
+    stays, leaves, out = pool.run(["cpu", "cpu", "cpu"], rank_that_leaves_alone)
+    assert "step 3: expected all ranks to go on, found that others have left the loop" in stays
+    assert leaves == out == "left"
 
 
 def rank_that_adapts(job: Job, leave: float) -> dict[str, Any]:
