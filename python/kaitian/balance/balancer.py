@@ -422,7 +422,8 @@ class Balancer:
             stack.enter_context(self._model.no_sync())
         self._gradients.begin()
         self._cap.begin(piece.step, len(times.pieces), piece.items)
-        times.pieces.append((self._meter.clock.mark(), None))
+        first = not times.pieces and not piece.left_out  # then the step has just begun
+        times.pieces.append((times.start if first else self._meter.clock.mark(), None))
 
     def _exit(self, offer: Offer, failed: type[BaseException] | None, weighed: bool) -> None:
         piece, times = offer.piece, self._meter.current
