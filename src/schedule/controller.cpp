@@ -120,6 +120,19 @@ EnergyPlan Controller::modesFor(const Shares& shares) const {
   return inBestModes(problem(), options_.objective, shares);
 }
 
+/// A change disturbs a few steps, whose cost is spread over as many steps as the schedule may be expected to
+/// hold: as long as the present one has. What is less than the scales are known by is no gain. Who takes part
+/// changes for a large gain only, as what it costs is known less well.
+double Controller::gainWanted(std::int64_t held, const std::vector<bool>& active, bool sameRanks) const {
+  const Constants& constants = options_.constants;
+  if (!sameRanks) return constants.gain;
+  double least = constants.leastGain;
+  for (std::size_t i = 0; i < ranks_.size(); ++i)
+    if (active[i]) least = std::max(least, constants.sureGain * ranks_[i].uncertainty());
+  const double spread = constants.gain * constants.dwell / static_cast<double>(held);
+  return std::min(constants.gain, std::max(least, spread));
+}
+
 void Controller::decide(std::int64_t step) {
   const std::int64_t last = log_.entries().back().start;
   if (step < last || next(step) < last + options_.constants.dwell) return;
@@ -130,7 +143,9 @@ void Controller::decide(std::int64_t step) {
   const Entry& present = log_.entries().back();
   const EnergyPlan now = modesFor({present.shares, present.active(), 0});
   const bool known = predict(present.shares, present.active()) > 0;
-  if (known && !better(options_.objective, best.value(), now, options_.constants.gain)) {
+  const std::vector<bool>& active = now.shares.active;
+  const double wanted = gainWanted(next(step) - last, active, best.value().shares.active == active);
+  if (known && !better(options_.objective, best.value(), now, wanted)) {
     probe(step);
     return;
   }

@@ -39,33 +39,34 @@ double line(double x0, double y0, double x1, double y1, double items) {
   return y0 + (y1 - y0) * (items - x0) / (x1 - x0);
 }
 
-/// Seconds per item beyond the largest size that was measured. Never flatter than the whole curve: sizes that
-/// happened to take the same time must not make all larger ones free.
-double slopeBeyond(const std::vector<double>& sizes, const std::vector<double>& times) {
-  const std::size_t n = sizes.size();
-  const double whole = (times[n - 1] - times[0]) / (sizes[n - 1] - sizes[0]);
-  const double last = (times[n - 1] - times[n - 2]) / (sizes[n - 1] - sizes[n - 2]);
-  return whole > 0 ? std::max(whole, last) : times[n - 1] / sizes[n - 1];
+/// Seconds per item next to what was measured: the slope between two sizes, but never flatter than the whole
+/// curve. Sizes that happened to take the same time must not make larger ones free, nor smaller ones useless.
+double slopeBeside(const std::vector<double>& sizes, const std::vector<double>& times, std::size_t k) {
+  const double whole = (times.back() - times.front()) / (sizes.back() - sizes.front());
+  return std::max(whole, (times[k + 1] - times[k]) / (sizes[k + 1] - sizes[k]));
 }
 
 /// Straight lines through (sizes[k], times[k]).
 std::vector<double> interpolate(const std::vector<double>& sizes, const std::vector<double>& times,
                                 std::int64_t size) {
   std::vector<double> seconds(static_cast<std::size_t>(size));
-  const double beyond = sizes.size() > 1 ? slopeBeyond(sizes, times) : 0;
+  const std::size_t n = sizes.size();
+  const double below = n > 1 ? slopeBeside(sizes, times, 0) : 0;
+  double beyond = n > 1 ? slopeBeside(sizes, times, n - 2) : 0;
+  if (beyond <= 0) beyond = times.back() / sizes.back();
   std::size_t k = 0;
   for (std::int64_t b = 1; b <= size; ++b) {
     const auto items = static_cast<double>(b);
     double time = 0;
-    if (sizes.size() == 1) {
+    while (k + 2 < n && items > sizes[k + 1]) ++k;
+    if (n == 1) {
       time = times[0] * items / sizes[0];
+    } else if (items < sizes[0]) {  // never less than proportional, which a concave line would undercut
+      time = std::max(times[0] - below * (sizes[0] - items), times[0] * items / sizes[0]);
+    } else if (items > sizes.back()) {
+      time = times.back() + beyond * (items - sizes.back());
     } else {
-      while (k + 2 < sizes.size() && items > sizes[k + 1]) ++k;
-      time = items > sizes.back() ? times.back() + beyond * (items - sizes.back())
-                                  : line(sizes[k], times[k], sizes[k + 1], times[k + 1], items);
-      // Below the smallest size: never less than proportional, which a concave line would undercut to
-      // nothing.
-      if (items < sizes[0]) time = std::max(time, times[0] * items / sizes[0]);
+      time = line(sizes[k], times[k], sizes[k + 1], times[k + 1], items);
     }
     seconds[static_cast<std::size_t>(b - 1)] = time;
   }

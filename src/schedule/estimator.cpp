@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "schedule/median.h"
@@ -10,13 +11,21 @@ namespace kaitian::schedule {
 
 double ScaleEstimator::scale() const { return std::exp(logs_.empty() ? start_ : medianOf(logs_)); }
 
-double ScaleEstimator::noise() const {
+double ScaleEstimator::spread() const {
   constexpr double kOfNormal =
       1.4826;  // standard deviation / median absolute deviation of a normal distribution
   std::vector<double> deviations;
   const double level = std::log(scale());
   for (const double value : logs_) deviations.push_back(std::abs(value - level));
-  return std::max(constants_.leastNoise, deviations.empty() ? 0 : kOfNormal * median(std::move(deviations)));
+  return deviations.empty() ? 0 : kOfNormal * median(std::move(deviations));
+}
+
+double ScaleEstimator::noise() const { return std::max(constants_.leastNoise, spread()); }
+
+double ScaleEstimator::uncertainty() const {
+  constexpr double kOfMedian = 1.2533;  // standard error of a median / that of a mean, normal noise
+  if (count() < 2) return std::numeric_limits<double>::infinity();
+  return kOfMedian * spread() / std::sqrt(static_cast<double>(count()));
 }
 
 bool ScaleEstimator::add(double ratio) {

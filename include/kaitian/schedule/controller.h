@@ -86,6 +86,8 @@ class Controller {
   void follow(std::int64_t step, const std::vector<Measured>& ranks, double seconds);
   void noteSpeed(std::int64_t step, std::size_t rank, double before, double now);
   void decide(std::int64_t step);
+  /// Part of the step time for which a schedule is adopted when the present one will have held for `held` steps.
+  double gainWanted(std::int64_t held, const std::vector<bool>& active, bool sameRanks) const;
   void probe(std::int64_t step);
   Status plan(std::int64_t step, const std::string& cause);
   /// Appends what was solved, with the reason for it.

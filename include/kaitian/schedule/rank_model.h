@@ -55,6 +55,8 @@ class RankModel {
   /// now.
   std::optional<double> observe(std::int64_t share, std::int64_t pieces, const Measured& measured);
   double scale() const { return scale_.scale(); }
+  /// By what part scale() may be wrong, see ScaleEstimator.
+  double uncertainty() const { return scale_.uncertainty(); }
   /// Its smallest batch took so long while it was left out. Returns the speed now / when profiled.
   double probe(double seconds);
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <numeric>
@@ -97,6 +98,17 @@ TEST(Controller, WhenNothingChanges_FindsTheBestShares) {
     EXPECT_LT(run.mean(60, 400), 0.02) << "seed " << seed;
     EXPECT_LT(run.controller.log().entries().size(), 16U) << "flaps";
   }
+}
+
+TEST(Controller, WhenNothingChangesForLong_TakesSmallGainsTooAndSettles) {
+  constexpr unsigned kSeeds = 20;
+  double regret = 0;
+  for (unsigned seed = 0; seed < kSeeds; ++seed) {
+    const Outcome run = simulate({.devices = kUnlike}, 1500, seed);
+    regret += run.mean(500, 1500) / kSeeds;
+    EXPECT_LT(run.controller.log().entries().size(), 20U) << "flaps, seed " << seed;
+  }
+  EXPECT_LT(regret, 0.0075);  // 0.009 if only gains of 3 % were taken
 }
 
 TEST(Controller, WhenADeviceIsThrottled_FollowsWithLittleRegret) {

@@ -11,6 +11,15 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
+TEST(CostTable, WhenTheSmallestSizesHappenToTakeTheSameTime_SmallerOnesAreStillCheaper) {
+  const auto table =
+      CostTable::fit(std::vector<Sample>{{50, 0.060}, {60, 0.060}, {70, 0.070}, {90, 0.080}}, 100).value();
+  EXPECT_DOUBLE_EQ(table.at(30), 0.060 - 20 * 0.020 / 40);  // the slope of the whole curve
+  EXPECT_DOUBLE_EQ(table.at(55), 0.060);
+  const auto steep = CostTable::fit(std::vector<Sample>{{50, 0.050}, {60, 0.080}, {70, 0.081}}, 100).value();
+  EXPECT_DOUBLE_EQ(steep.at(10), 0.010) << "no less than in proportion";
+}
+
 TEST(CostTable, WhenSizesLieBetweenSamples_DrawsStraightLines) {
   const std::vector<Sample> samples{{2, 0.4}, {4, 0.6}};
   const CostTable table = CostTable::fit(samples, 6).value();

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import io
+import re
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -20,6 +23,8 @@ from kaitian.balance import Balancer, Mean, ShardSampler, load_schedule, save_sc
 from kaitian.balance.batches import rows
 from kaitian.balance.channel import Board, Row
 from kaitian.balance.state import entries_from
+from kaitian.cli import main
+from kaitian.report.live import Live
 from kaitian.report.reader import read_run
 from kaitian.schedule import Entry, Log
 from kaitian_testing.matrix import OPTIONS
@@ -82,17 +87,21 @@ def throttled(job: Job, folder: str) -> Any:
             return slowness * (3 if job.rank == 1 and done >= 60 else 1)
 
         model = DistributedDataParallel(Slow(net(), seconds).to(device))
-        balancer = Balancer(model, 24, record=folder)
+        line = io.StringIO()
+        live = functools.partial(Live, interval=0.0, stream=line)
+        balancer = Balancer(model, 24, record=folder, displays=[live])
         dataset = data(24 * 20)
         for epoch in range(6):
             train(balancer, model, dataset, epoch)
             done += 20
         balancer.close()
         entries = [(e.start, e.shares, e.reason) for e in balancer.schedule]
-        return entries, balancer.shares, [p.detach().cpu() for p in model.parameters()]
+        return entries, balancer.shares, [p.detach().cpu() for p in model.parameters()], line.getvalue()
 
 
-def test_a_throttled_device_gets_less_and_the_record_says_why(pool: Pool, tmp_path: Path) -> None:
+def test_a_throttled_device_gets_less_and_the_record_says_why(
+    pool: Pool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     ranks = pool.run(["alpha", "cpu", "beta"], throttled, str(tmp_path), timeout=120)
     entries = ranks[0][0]
     before = next(shares for start, shares, _ in reversed(entries) if start <= 60)
@@ -108,6 +117,14 @@ def test_a_throttled_device_gets_less_and_the_record_says_why(pool: Pool, tmp_pa
     assert slowed
     assert 60 <= slowed[0].step <= 75
     assert any("cpu slowed to" in schedule.reason for schedule in run.schedules)
+    assert re.search(r"kaitian: step \d+: .*last: step \d+: cpu slowed to 0\.\d+x", ranks[0][3])
+    assert main(["explain", str(tmp_path)]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"step \d+: cpu slowed to 0\.\d+x, \d+ -> \d+", told)
+    pytest.importorskip("plotly", reason="plotly is not here: pip install 'kaitian[report]'")
+    page = tmp_path / "report.html"
+    assert main(["explain", str(tmp_path), "--html", str(page)]) == 0
+    assert re.search(r"cpu slowed to 0\.\d+x", page.read_text())
 
 
 # ---- the same data and the same model, whatever happens -------------------------------------------------------------

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import io
 import signal
 import time
 from collections.abc import Sequence
 from datetime import timedelta
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +21,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 from kaitian.balance import Balancer
+from kaitian.cli import main
 from kaitian.nn import convert
+from kaitian.report.live import Live
 from kaitian.schedule import LEFT_OUT, PROBED, Entry
 from kaitian_testing.crew import Crew
 from kaitian_testing.pool import Job, Pool
@@ -204,7 +209,7 @@ def test_leaving_the_loop_alone_is_an_error_of_who_stays(pool: Pool) -> None:
     assert leaves == out == "left"
 
 
-def rank_that_adapts(job: Job, leave: float) -> dict[str, Any]:
+def rank_that_adapts(job: Job, leave: float, folder: str) -> dict[str, Any]:
     """Train; the last rank becomes slow, and later fast again. Leaves the loop when it has come back."""
     with group(job) as device:
         phase = {"slow": False}
@@ -212,7 +217,9 @@ def rank_that_adapts(job: Job, leave: float) -> dict[str, Any]:
         inner = net().to(device)
         model = DistributedDataParallel(Slow(inner, lambda: (leave if slow and phase["slow"] else 0.001, 0.0003)))
         optimizer, scheduler = optimizer_for(model)
-        balancer = Balancer(model, BATCH, sync=[optimizer, scheduler])
+        line = io.StringIO()
+        live = functools.partial(Live, interval=0.0, stream=line)
+        balancer = Balancer(model, BATCH, sync=[optimizer, scheduler], record=folder, displays=[live])
         seen = []
         for _, x, y in balancer.loader(data(BATCH * 3000)):
             with balancer.step() as step:
@@ -228,12 +235,21 @@ def rank_that_adapts(job: Job, leave: float) -> dict[str, Any]:
             entry = [entry for entry in balancer.schedule if entry.start <= step.piece.step][-1]
             if step.piece.step > 240 and all(entry.active) and step.piece.step >= entry.start + 20:
                 break
+        balancer.close()
         reasons = [entry.reason for entry in balancer.schedule]
-        return {"seen": seen, "reasons": reasons, "parameters": flat(inner), "step": balancer.state_dict()["step"]}
+        return {
+            "seen": seen,
+            "reasons": reasons,
+            "parameters": flat(inner),
+            "step": balancer.state_dict()["step"],
+            "live": line.getvalue(),
+        }
 
 
-def test_a_rank_that_only_slows_the_job_is_left_out_and_comes_back(pool: Pool) -> None:
-    first, _, last = pool.run(["cpu", "cpu", "cpu"], rank_that_adapts, 0.06)
+def test_a_rank_that_only_slows_the_job_is_left_out_and_comes_back(
+    pool: Pool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, _, last = pool.run(["cpu", "cpu", "cpu"], rank_that_adapts, 0.06, str(tmp_path))
     assert first["parameters"] == last["parameters"]
     assert first["step"] == last["step"]
     out = [step for step, active in first["seen"] if not active[2] and 120 <= step < 200]
@@ -242,6 +258,14 @@ def test_a_rank_that_only_slows_the_job_is_left_out_and_comes_back(pool: Pool) -
     assert sum(1 for step, _ in last["seen"] if 120 <= step < 200) < 20, "its loop runs while it is left out"
     assert any("rank 2 is left out" in reason for reason in first["reasons"])
     assert any("rank 2 takes part again" in reason for reason in first["reasons"])
+    assert main(["explain", str(tmp_path), "--all"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    pytest.importorskip("plotly", reason="plotly is not here: pip install 'kaitian[report]'")
+    page = tmp_path / "report.html"
+    assert main(["explain", str(tmp_path), "--html", str(page)]) == 0
+    for text in (first["live"], told, page.read_text()):
+        assert "cpu#2 is left out" in text
+        assert "cpu#2 takes part again" in text
 
 
 def rank_with_bad_arguments(job: Job) -> list[str]:
