@@ -62,7 +62,7 @@ class Figure:
         """Return the line as text."""
         target = f"{self.target[0]} {self._text(self.target[1])}" if self.target else ""
         verdict = {True: "met", False: "NOT met", None: ""}[self.met]
-        return f"{self.part:10}{self.name:58}{self._text(self.value):>12}  {target:14}{verdict}".rstrip()
+        return f"{self.part:11}{self.name:58}{self._text(self.value):>12}  {target:14}{verdict}".rstrip()
 
     def _text(self, value: float) -> str:
         if self.unit == "%":
@@ -96,7 +96,7 @@ def on_rank(body: Callable[[Any], Any]) -> None:
 
 def show(figures: Sequence[Figure]) -> int:
     """Print the table; 1 if a target is not met."""
-    print(f"{'part':10}{'figure':58}{'value':>12}  {'target':14}")
+    print(f"{'part':11}{'figure':58}{'value':>12}  {'target':14}")
     for figure in figures:
         print(figure.line())
     return 1 if any(figure.met is False for figure in figures) else 0

@@ -40,12 +40,19 @@ Status Controller::resume(const std::vector<Entry>& entries, std::int64_t step) 
   membership_.changed(step, log_.entries().back().active());
   entries_.clear();
   since_ = step;
-  if (state_ == State::varying) state_ = State::first;  // what was to be learned from is not in the schedule
+  observed_ = step - 1;
+  if (!learning()) return {};
+  state_ = State::first;  // what was to be learned from is not in the schedule
+  counted_ = 0;
+  const std::vector<bool> active = log_.entries().back().active();
+  // Not now: how far loaders issue ahead may not be known yet.
+  allAgain_ = std::find(active.begin(), active.end(), false) != active.end();
   return {};
 }
 
 void Controller::observe(std::int64_t step, const std::vector<Measured>& ranks, double seconds) {
   if (ranks.size() != ranks_.size()) return;
+  observed_ = step;
   if (state_ == State::steady)
     follow(step, ranks, seconds);
   else
@@ -90,7 +97,7 @@ Problem Controller::problem() const {
   problem.mayExclude = membership_.mayExclude();
   if (log_.entries().empty()) return problem;
   const Entry& last = log_.entries().back();
-  problem.exposed = membership_.exposed(last.decided, last.active());
+  problem.exposed = membership_.exposed(std::max(observed_, last.decided), last.active());
   problem.current = last.shares;
   return problem;
 }
@@ -211,7 +218,14 @@ Status Controller::append(Entry entry) {
   return {};
 }
 
-std::vector<Entry> Controller::takeEntries() { return std::exchange(entries_, {}); }
+std::vector<Entry> Controller::takeEntries() {
+  std::vector<Entry> taken;
+  for (Entry& entry : std::exchange(entries_, {})) {
+    while (!taken.empty() && taken.back().start >= entry.start) taken.pop_back();  // superseded
+    taken.push_back(std::move(entry));
+  }
+  return taken;
+}
 
 std::vector<Event> Controller::takeEvents() { return std::exchange(events_, {}); }
 

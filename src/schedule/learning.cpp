@@ -74,18 +74,18 @@ Status Controller::begin() {
 
 /// Times of the first shares give rough speeds, those of their variations the tables.
 void Controller::learn(std::int64_t step, const std::vector<Measured>& ranks) {
+  if (std::exchange(allAgain_, false)) {
+    (void)evenShares(step, "even shares, as nothing is known of those that were left out");
+    return;
+  }
   const Entry& entry = log_.at(step);
   const bool settled = step >= std::max(entry.start, since_) + options_.constants.settling;
   const bool whole = std::all_of(ranks.begin(), ranks.end(), [](const Measured& m) { return m.counts; });
-  if (!whole) {
-    if (state_ == State::first) since_ = std::max(since_, step + 1);
-    return;
-  }
-  if (!settled) return;
+  if (!whole || !settled) return;
   for (std::size_t i = 0; i < ranks_.size(); ++i)
     ranks_[i].record(std::max(entry.shares[i], ranks_[i].limits().floor), entry.microBatches[i],
                      ranks[i].compute);
-  if (state_ == State::first && step >= since_ + options_.constants.learningSteps - 1) {
+  if (state_ == State::first && ++counted_ >= options_.constants.learningSteps) {
     vary(step);
   } else if (state_ == State::varying && step >= learned_) {
     if (!fit().ok()) return;
@@ -113,6 +113,18 @@ void Controller::vary(std::int64_t step) {
   append(step, start, base.value(), "learning, until what was learned holds");
 }
 
+Status Controller::evenShares(std::int64_t step, const std::string& reason) {
+  Result<Controller> again = make(options_);
+  if (!again.ok()) return again.status();
+  Entry entry = again.value().log().entries().front();
+  entry.decided = std::max(step, log_.entries().back().decided);
+  entry.start = next(entry.decided);
+  entry.reason = reason;
+  since_ = entry.start;
+  counted_ = 0;
+  return append(std::move(entry));
+}
+
 Status Controller::limit(std::int64_t step, int rank, std::int64_t microCap, const std::string& holder) {
   RankModel& model = ranks_[static_cast<std::size_t>(rank)];
   if (microCap < model.limits().floor)
@@ -125,17 +137,9 @@ Status Controller::limit(std::int64_t step, int rank, std::int64_t microCap, con
   const std::string cause =
       "rank " + std::to_string(rank) + "'s " + holder + " holds " + std::to_string(microCap) + " items";
   if (learning()) {
-    // What was planned to learn from may exceed the cap: begin again from even shares within it.
-    Result<Controller> again = make(options_);
-    if (!again.ok()) return again.status();
-    Entry entry = again.value().log().entries().front();
-    entry.decided = step;
-    entry.start = next(step);
-    entry.reason = cause + "; even shares within it";
-    if (Status status = append(std::move(entry)); !status.ok()) return status;
+    // What was planned to learn from may exceed the cap: begin again within it.
     state_ = State::first;
-    since_ = next(step);
-    return {};
+    return evenShares(step, cause + "; even shares within it");
   }
   if (Status status = fit(); !status.ok()) return status;
   return plan(step, cause);

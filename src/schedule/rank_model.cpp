@@ -19,6 +19,7 @@ std::int64_t RankModel::cap() const {
 }
 
 void RankModel::record(std::int64_t share, std::int64_t pieces, double seconds) {
+  if (pieces < 1) return;  // it took no part
   const std::int64_t size = std::max<std::int64_t>(1, (share + pieces / 2) / pieces);
   auto& times = times_[size];
   times.push_back(seconds / static_cast<double>(pieces));

@@ -81,12 +81,15 @@ class Controller {
   explicit Controller(ControllerOptions options);
   Status begin();
   Status fit();
+  /// Appends even shares within the caps, of all ranks.
+  Status evenShares(std::int64_t step, const std::string& reason);
   void learn(std::int64_t step, const std::vector<Measured>& ranks);
   void vary(std::int64_t step);
   void follow(std::int64_t step, const std::vector<Measured>& ranks, double seconds);
   void noteSpeed(std::int64_t step, std::size_t rank, double before, double now);
   void decide(std::int64_t step);
-  /// Part of the step time for which a schedule is adopted when the present one will have held for `held` steps.
+  /// Part of the step time for which a schedule is adopted when the present one will have held for `held`
+  /// steps.
   double gainWanted(std::int64_t held, const std::vector<bool>& active, bool sameRanks) const;
   void probe(std::int64_t step);
   Status plan(std::int64_t step, const std::string& cause);
@@ -104,9 +107,12 @@ class Controller {
   std::vector<Event> events_;
   Membership membership_;
   State state_ = State::first;
-  std::int64_t since_ = 0;    // first step of the current shares that counts
-  std::int64_t learned_ = 0;  // step with which learning ends
-  std::string cause_;         // of the next change, for its reason
+  std::int64_t since_ = 0;      // first step of the current shares that counts
+  int counted_ = 0;             // steps that were measured at the first shares
+  bool allAgain_ = false;       // whether learning is to begin with a step of all ranks
+  std::int64_t observed_ = -1;  // last step that was
+  std::int64_t learned_ = 0;    // step with which learning ends
+  std::string cause_;           // of the next change, for its reason
   std::int64_t causeStep_ = 0;
 };
 

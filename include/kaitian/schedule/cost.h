@@ -25,10 +25,9 @@ class CostTable {
 
   /// Isotonic regression of the samples (weighted least squares by pooling adjacent violators: Barlow et al.,
   /// Statistical Inference under Order Restrictions, 1972), straight lines between them, and outside the
-  /// slope next to there or the whole curve's, whichever is steeper, but below the smallest size no less than in
-  /// proportion. With samples of one size only the time is
-  /// taken as proportional to the items. Code::invalidArgument for no sample, items < 1, a time that is not
-  /// finite and positive, or size < 1.
+  /// slope next to there or the whole curve's, whichever is steeper, but below the smallest size no less than
+  /// in proportion. With samples of one size only the time is taken as proportional to the items.
+  /// Code::invalidArgument for no sample, items < 1, a time that is not finite and positive, or size < 1.
   static Result<CostTable> fit(std::span<const Sample> samples, std::int64_t size);
   /// seconds[b - 1] is the time of b items. Code::invalidArgument unless finite, not negative,
   /// non-decreasing.

@@ -22,10 +22,11 @@ struct Constants {
   int refining = 6;          // measurements at a new share that correct the cost table there
   double tableError = 0.3;   // corrections up to this part; what is larger is a change of the device
   // Control.
-  double gain = 0.03;        // a schedule is adopted for at least this part of the step time ...
-  double leastGain = 0.005;  // ... for less, down to this, if the present one has held as much longer than `dwell`,
-  double sureGain = 3;       // and for no less than so many standard errors of a rank's scale
-  int dwell = 10;            // steps between the starts of schedules
+  double gain = 0.03;  // a schedule is adopted for at least this part of the step time ...
+  double leastGain =
+      0.005;  // ... for less, down to this, if the present one has held as much longer than `dwell`,
+  double sureGain = 3;  // and for no less than so many standard errors of a rank's scale
+  int dwell = 10;       // steps between the starts of schedules
   // Learning of cost tables.
   int learningSteps = 4;  // steps per size that is visited
   // Ranks that are left out.
@@ -48,8 +49,8 @@ class ScaleEstimator {
   double scale() const;
   /// Standard deviation of the log-ratio, robustly (1.4826 x median absolute deviation).
   double noise() const;
-  /// Standard error of the logarithm of scale(): that of a median, for normal noise. Infinite before the second
-  /// measurement.
+  /// Standard error of the logarithm of scale(): that of a median, for normal noise. Infinite before the
+  /// second measurement.
   double uncertainty() const;
   int count() const { return static_cast<int>(logs_.size()); }
   /// Forgets everything, after the table has changed; the next measurements start anew from this scale.

@@ -47,3 +47,19 @@ def agree(
     if not micro_batches and model.communicates:
         micro_batches = -(-global_batch // sum(caps))
     return Agreed(smallest, caps, micro_batches or 0)
+
+
+def agree_loader(channel: Channel, items: int, epoch: int, shuffle: bool, drop_last: bool, counts: bool) -> None:
+    """Compare the arguments of Balancer.loader over the ranks; ValueError on all of them."""
+    named = {
+        "dataset (its length)": items,
+        "epoch": epoch,
+        "shuffle": shuffle,
+        "drop_last": drop_last,
+        "count (whether it is given)": counts,
+    }
+    rows = channel.gather([float(value) for value in named.values()])
+    for place, name in enumerate(named):
+        found = [int(row[place]) for row in rows]
+        if len(set(found)) > 1:
+            raise ValueError(f"loader: argument {name}: expected the same on all ranks, found {found}")

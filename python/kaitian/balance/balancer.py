@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from kaitian._schedule import Entry
 from kaitian._step_context import StepContext, entered
-from kaitian.balance.agreement import agree
+from kaitian.balance.agreement import agree, agree_loader
 from kaitian.balance.batches import to_device
 from kaitian.balance.blocks import BlockLimit
 from kaitian.balance.channel import Channel
@@ -124,6 +124,7 @@ class Balancer:
             micro_batches=micro_batches,
         )
         self._floor, self._micro_batches = agreed.floor, agreed.micro_batches
+        self._together = cuts_alike  # ranks have to go forward equally often
         self._members = Members(self._model, channel, sync, keep)
         profiles = self._profiles(profile)
         known = profiles.load() if profiles and self.rank == 0 else None
@@ -178,17 +179,18 @@ class Balancer:
     ) -> Loader:
         """Make the loader of ``dataset`` for this rank; ``options`` go to torch's DataLoader (num_workers, ...).
 
-        ``count(batch)`` gives what a batch counts for if that is not its samples (valid tokens). The data set has a
-        length, the same on all ranks. Batches arrive on the model's device.
+        ``count(batch)`` gives what a batch, before it goes to the device, counts for if that is not its samples (valid
+        tokens). The data set has a length; it and the other arguments are the same on all ranks. Batches arrive on the
+        model's device.
         """
         for name in ("batch_size", "batch_sampler", "sampler"):
             if name in options:
                 raise ValueError(f"loader: argument {name}: the balancer chooses the batches; leave it out")
+        if not options.get("in_order", True):
+            raise ValueError("loader: argument in_order: expected True, as batches belong to steps, found False")
         if not hasattr(dataset, "__len__"):
             raise ValueError("loader: argument dataset: expected one with a length, found an iterable one")
-        lengths = [int(row[0]) for row in self._channel.gather([len(dataset)])]
-        if len(set(lengths)) > 1:
-            raise ValueError(f"loader: argument dataset: expected the same length on all ranks, found {lengths}")
+        agree_loader(self._channel, len(dataset), epoch, shuffle, drop_last, count is not None)
         sampler = ShareSampler(
             dataset,
             batch=self.global_batch,
@@ -224,10 +226,10 @@ class Balancer:
             raise RuntimeError(
                 f"measure: expected a call before the first step, found one after step {self._position.step - 1}"
             )
-        if self._model.communicates:
+        if self._together:
             raise ValueError(
                 "measure: argument model: expected one whose forward pass a rank can run by itself, found one that "
-                "communicates; its costs are learned on the first steps of training"
+                "communicates or prescribed micro_batches; its costs are learned on the first steps of training"
             )
         items = len(dataset)  # type: ignore[arg-type]
 
@@ -277,12 +279,15 @@ class Balancer:
         """
         if self.world_size == 1:
             return
-        share = float(self.shares[self.rank])
-        first = max(range(self.world_size), key=lambda rank: self.shares[rank])
+        shares = [share if active else 0 for share, active in zip(self.shares, self.active, strict=True)]
+        if not any(shares):  # those that take part have no share from the next step on
+            shares = [int(active) for active in self.active]
+        share, whole = float(shares[self.rank]), sum(shares)
+        first = shares.index(max(shares))
         with torch.no_grad():
             for buffer in self._model.module.buffers():
                 if buffer.is_floating_point():
-                    part = buffer * (share / self.global_batch) if share else torch.zeros_like(buffer)
+                    part = buffer * (share / whole) if share else torch.zeros_like(buffer)
                     self._model.all_reduce(part)
                     buffer.copy_(part)
                 else:
@@ -317,14 +322,15 @@ class Balancer:
 
     def state_dict(self) -> dict[str, Any]:
         """Position in the data and the schedule: plain numbers and strings."""
+        epoch, epoch_step = self._position.next()
         return {
             "version": 1,
             "seed": self.seed,
             "global_batch": self.global_batch,
             "world_size": self.world_size,
             "step": self._position.step,
-            "epoch": self._position.epoch,
-            "epoch_step": self._position.epoch_step,
+            "epoch": epoch,
+            "epoch_step": epoch_step,
             "schedule": entries_to(self.schedule),
         }
 
@@ -333,12 +339,17 @@ class Balancer:
         for name, expected in (("version", 1), ("global_batch", self.global_batch)):
             if state.get(name) != expected:
                 raise ValueError(f"load_state_dict: {name}: expected {expected}, found {state.get(name)!r}")
-        self.seed = int(state["seed"])
-        position = self._position
-        position.step, position.epoch = int(state["step"]), int(state["epoch"])
-        position.epoch_step, position.issued = int(state["epoch_step"]), int(state["step"]) - 1
+        for name in ("seed", "step", "epoch", "epoch_step", "world_size"):
+            if not isinstance(state.get(name), int):
+                raise ValueError(f"load_state_dict: {name}: expected a whole number, found {state.get(name)!r}")
+        self._rounds.forget()
         if state["world_size"] == self.world_size:
-            self._rounds.resume(entries_from(state["schedule"]))
+            self._rounds.resume(entries_from(state.get("schedule", [])), state["step"])
+        self.seed = state["seed"]
+        position = self._position
+        position.step, position.epoch = state["step"], state["epoch"]
+        position.epoch_step, position.issued = state["epoch_step"], state["step"] - 1
+        self._offer_now = None
 
     def close(self) -> None:
         """End the run's record; the end of the program does it too."""
@@ -351,9 +362,11 @@ class Balancer:
 
     def _begin_epoch(self, epoch: int, steps: int) -> tuple[int, int]:
         self._meter.interrupt()
+        self._offer_now = None
         return self._position.begin_epoch(epoch, steps), self._position.step
 
     def _end_epoch(self, epoch: int) -> None:
+        self._skip_offer(4)
         self._rounds.end_epoch(epoch)
 
     def _others_left(self) -> bool:
@@ -368,15 +381,8 @@ class Balancer:
     def _leave_loop(self, counts: bool) -> None:
         self._rounds.leave_loop(counts)
 
-    def _start_sum(self, local: float) -> Callable[[], float]:
-        work, total = self._channel.sum(local)
-
-        def value() -> float:
-            if work is not None:
-                work.wait()
-            return float(total)
-
-        return value
+    def _start_sum(self, step: int, local: float) -> Callable[[], float]:
+        return self._rounds.start_sum(step, local)
 
     def _add_times(self, data: float, copy: float) -> None:
         self._data += data
@@ -384,20 +390,30 @@ class Balancer:
 
     def _offer(self, piece: Piece, total: Callable[[], float] | None, items: float) -> None:
         if self._offer_now is not None and self._offer_now.piece.step != piece.step:
-            warnings.warn(
-                f"the batch of step {self._offer_now.piece.step} was not used: other ranks wait for its gradients",
-                stacklevel=3,
-            )
+            self._skip_offer(4)
         self._offer_now = Offer(piece, items, total or (lambda: float(piece.step_items)))
+
+    def _skip_offer(self, level: int) -> None:
+        """The loop has passed over a batch; all ranks that took part have, or others wait for its gradients."""
+        offer, self._offer_now = self._offer_now, None
+        if offer is None:
+            return
+        step = offer.piece.step
+        warnings.warn(f"the batch of step {step} was not used: other ranks wait for its gradients", stacklevel=level)
+        self._rounds.begin(offer.piece)
+        self._meter.interrupt()
+        self._position.advance(offer.piece)
+        self._rounds.exchange()
 
     def _recovers(self, offer: Offer) -> bool:
         """After OutOfMemoryError: whether the batch can be tried again in halves.
 
         Memory runs out where activations are at their most, before the first gradient. Later gradients of a part
-        would count twice, and where forward communicates other ranks do not go forward as often.
+        would count twice, and where forward communicates other ranks do not go forward as often. Once the forward pass
+        of DDP whose gradients are exchanged is over, the next backward exchanges, whatever it is of.
         """
         piece = offer.piece
-        if self._gradients.seen or self._model.communicates or piece.items < 2 * self._floor:
+        if self._gradients.seen or self._together or self._model.will_exchange or piece.items < 2 * self._floor:
             return False
         self._meter.current.counts = False
         self._meter.current.pieces.pop()
@@ -405,6 +421,10 @@ class Balancer:
         if self.device.type != "cpu":
             torch.accelerator.empty_cache()
         return True
+
+    def _must_split(self, piece: Piece) -> bool:
+        """Whether a micro-batch is larger than the memory holds, and can be cut."""
+        return piece.items > self._cap.items and piece.items >= 2 * self._floor and not self._together
 
     def _take_out_of_memory(self) -> bool:
         return self._cap.take_out_of_memory()
@@ -420,6 +440,8 @@ class Balancer:
         stack.enter_context(entered(StepContext(piece.counts, None, self._meter.waiting)))
         if not piece.last or piece.left_out:
             stack.enter_context(self._model.no_sync())
+        self._rounds.failed = False
+        self._model.will_exchange = False
         self._gradients.begin()
         self._cap.begin(piece.step, len(times.pieces), piece.items)
         first = not times.pieces and not piece.left_out  # then the step has just begun
@@ -428,6 +450,7 @@ class Balancer:
     def _exit(self, offer: Offer, failed: type[BaseException] | None, weighed: bool) -> None:
         piece, times = offer.piece, self._meter.current
         if failed is not None:
+            self._rounds.failed = True
             times.counts = False
             return
         if self._model.synchronises and self._gradients.seen == 0 and not self._model.sharded:

@@ -1,8 +1,8 @@
 """What the ranks tell each other about steps, on a group of their own, while they compute.
 
-Once per step everyone tells its times, and rank 0 what it has decided. It is posted at the start of a step and looked
-at at the start of the next one, so nobody waits for it. Numbers only, of a fixed length, in one collective: each rank
-adds its part to zeros, so the sum is what all have said, the same bits everywhere.
+Once per step everyone tells its times, and rank 0 what it has decided. It is posted when a step's work has been given
+to the device and looked at one step later, so nobody waits for it. Numbers only, of a fixed length, in one collective:
+each rank adds its part to zeros, so the sum is what all have said, the same bits everywhere.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import NamedTuple
 
 import torch
@@ -24,17 +25,17 @@ Plan = tuple[int, list[int]]
 class Row(NamedTuple):
     """One rank's part, as numbers: times are seconds, flags 0 or 1."""
 
-    step: float = -1  #: that the times are of
-    counts: float = 0  #: whether there are times
-    total: float = 0
-    compute: float = 0
-    sync: float = 0
-    fixed: float = 0
-    data: float = 0
-    copy: float = 0
-    micro_cap: float = 0  #: > 0: the rank's memory turned out to hold no larger micro-batch
-    slowness: float = 1  #: by what computing took longer in the rank's power mode than in its first one
-    ended: float = 0  #: > 0: the rank has left the loop early, one less steps are done
+    step: float = -1.0  #: that the times are of
+    counts: float = 0.0  #: whether there are times
+    total: float = 0.0
+    compute: float = 0.0
+    sync: float = 0.0
+    fixed: float = 0.0
+    data: float = 0.0
+    copy: float = 0.0
+    micro_cap: float = 0.0  #: > 0: the rank's memory turned out to hold no larger micro-batch
+    slowness: float = 1.0  #: by what computing took longer in the rank's power mode than in its first one
+    ended: float = 0.0  #: > 0: the rank has left the loop early, one less steps are done
 
 
 _WIDTH = len(Row._fields)
@@ -57,7 +58,7 @@ class Received:
 class Board:
     """Room for one post of all ranks: their rows, then counted lists of entries and of plans."""
 
-    CAPACITY = 8  #: entries, and plans, per step; the controller appends at most six at once
+    CAPACITY = 8  #: entries, and plans, per step; the controller decides at most six at once
 
     def __init__(self, world_size: int) -> None:
         self._world = world_size
@@ -132,14 +133,16 @@ class Channel:
             self._work = dist.all_reduce(self._board.tensor, group=self.group, async_op=True)
         self._posted = True
 
-    def take(self) -> Received:
-        """What was posted last; nothing before the first post."""
+    def take(self, timeout: timedelta | None = None) -> Received:
+        """What was posted last; nothing before the first post. DistBackendError after ``timeout``, if given."""
         if not self._posted:
             return Received([], [], [])
         self._posted = False
-        if self._work is not None:
-            self._work.wait()
-            self._work = None
+        work, self._work = self._work, None
+        if work is not None and timeout is None:
+            work.wait()
+        elif work is not None and timeout is not None:
+            work.wait(timeout)
         return self._board.read()
 
     def sum(self, value: float) -> tuple[dist.Work | None, torch.Tensor]:

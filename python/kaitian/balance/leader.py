@@ -63,8 +63,8 @@ class Leader:
         self._power, self._deadline = power, goal.deadline if goal else 0.0
         self._blocks = goal.blocks if goal else [0.0] * len(caps)
         self.first: list[Entry] = []
-        self.start(profile)
         self.adapts = replay is None and fixed_shares is None
+        self.start(profile)
         self._policy, self._caps = policy, list(caps)
         if replay is not None:
             self.first = check_schedule(replay, len(caps), batch).entries
@@ -76,7 +76,10 @@ class Leader:
         self._reasons = {entry.start: entry.reason for entry in self.first}
 
     def start(self, profile: Sequence[Sequence[Sequence[float]]] | None, caps: Sequence[int] | None = None) -> None:
-        """Begin the schedule: from a profile, if there is one, with other ``caps`` if given."""
+        """Begin the schedule: from a profile, if there is one, with other ``caps`` if given.
+
+        One that was given to be followed stays.
+        """
         if caps is not None:
             self._caps = list(caps)
             self._limits = [
@@ -97,7 +100,8 @@ class Leader:
             power=self._power,
             deadline=self._deadline,
         )
-        self.first = self.controller.take_entries()
+        if self.adapts:
+            self.first = self.controller.take_entries()
         self._reasons = {entry.start: entry.reason for entry in self.first}
 
     @property

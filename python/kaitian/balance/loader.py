@@ -50,6 +50,7 @@ class Loader:
 
     def __iter__(self) -> Iterator[Any]:
         begin, first_step = self._balancer._begin_epoch(self.epoch, self._sampler.steps)
+        self._sampler.seed = self._balancer.seed
         self._sampler.position(epoch=self.epoch, begin=begin, first_step=first_step)
         self._issued.clear()
         batches = iter(self._loader)
@@ -59,39 +60,44 @@ class Loader:
                     return
                 items = None
                 if self._count is not None:
-                    local = sum(float(self._count(batch)) for batch, piece, _, _ in group if piece.counts)
-                    items = self._balancer._start_sum(local)
+                    items = self._balancer._start_sum(group[0][1].step, sum(counted for *_, counted in group))
                 if not self._balancer._goes_on(group[0][1]):
                     return
-                for batch, piece, waited, copied in group:
+                for batch, piece, waited, copied, counted in group:
                     if piece.left_out and not piece.probed:
                         continue
                     self._balancer._add_times(waited, copied)
-                    yield from self._parts(batch, piece, items)
+                    yield from self._parts(batch, piece, items, counted)
         except GeneratorExit:  # the caller has left the loop
             self._balancer._leave_loop(self._count is not None)
             raise
         self._balancer._end_epoch(self.epoch)
 
-    def _parts(self, batch: Any, piece: Piece, items: Callable[[], float] | None) -> Iterator[Any]:
+    def _parts(self, batch: Any, piece: Piece, items: Callable[[], float] | None, counted: float) -> Iterator[Any]:
         """The batch, or, while the memory does not hold it, its halves."""
-        if piece.items <= self._balancer.memory_cap:
-            self._balancer._offer(piece, items, self._counted(batch, piece))
+        if not self._balancer._must_split(piece):
+            self._balancer._offer(piece, items, counted)
             yield batch
             if not self._balancer._take_out_of_memory():
                 return
         middle = (piece.items + 1) // 2
         first = rows(batch, piece.items, 0, middle)
         second = rows(batch, piece.items, middle, piece.items)
-        yield from self._parts(first, replace(piece, items=middle, last=False), items)
-        yield from self._parts(second, replace(piece, items=piece.items - middle), items)
+        for half, part in (
+            (first, replace(piece, items=middle, last=False)),
+            (second, replace(piece, items=piece.items - middle)),
+        ):
+            yield from self._parts(half, part, items, self._counted(half, part))
 
     def _counted(self, batch: Any, piece: Piece) -> float:
         return float(piece.items if self._count is None else self._count(batch)) if piece.counts else 0.0
 
-    def _steps(self, batches: Iterator[Any]) -> Iterator[list[tuple[Any, Piece, float, float]]]:
-        """Group the micro-batches of a step, if items have to be counted before the first of them is used."""
-        group: list[tuple[Any, Piece, float, float]] = []
+    def _steps(self, batches: Iterator[Any]) -> Iterator[list[tuple[Any, Piece, float, float, float]]]:
+        """Micro-batches with the seconds that loading and copying them took and what they count for.
+
+        Those of a step together, if items have to be counted before the first of them is used.
+        """
+        group: list[tuple[Any, Piece, float, float, float]] = []
         while True:
             begin = time.perf_counter()
             try:
@@ -100,9 +106,11 @@ class Loader:
                 return
             loaded = time.perf_counter()
             piece = self._issued.popleft()
+            counted = self._counted(batch, piece)  # on the host, as the device is busy
+            ready = time.perf_counter()
             if piece.probed or not piece.left_out:
                 batch = to_device(batch, self._balancer.device)
-            group.append((batch, piece, loaded - begin, time.perf_counter() - loaded))
+            group.append((batch, piece, loaded - begin, time.perf_counter() - ready, counted))
             if self._count is None or piece.last or piece.left_out:
                 yield group
                 group = []

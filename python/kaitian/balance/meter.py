@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -141,13 +142,16 @@ class Measured:
 class Meter:
     """Collects the marks of steps and turns them into seconds once the device has come so far."""
 
-    #: Steps that may be unfinished before their times are given up.
-    PATIENCE = 8
+    #: Steps of which marks are kept.
+    KEPT = 8
+    #: Steps in a row that the device has not finished when they are asked for, before that is told.
+    LATE = 50
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self._current: StepTimes | None = None
         self._pending: list[StepTimes] = []
+        self._late = 0
 
     @property
     def current(self) -> StepTimes:
@@ -161,8 +165,13 @@ class Meter:
         if self._current is not None:
             self._current.next_start = start
             self._pending.append(self._current)
-            del self._pending[: -self.PATIENCE]
+            del self._pending[: -self.KEPT]
         self._current = StepTimes(step, start, counts=counts)
+
+    def forget(self) -> None:
+        """Drop all steps."""
+        self._current = None
+        self._pending.clear()
 
     def interrupt(self) -> None:
         """What follows is no step (evaluation, a checkpoint): the current one has no whole time."""
@@ -188,7 +197,18 @@ class Meter:
         if not self._pending or self._pending[0].step != step:
             return None
         times = self._pending.pop(0)
-        return self._measured(times) if times.counts else None
+        if not times.counts:
+            return None
+        measured = self._measured(times)
+        self._late = 0 if measured is not None else self._late + 1
+        if self._late == self.LATE:
+            warnings.warn(
+                "Balancer: the device is more than a step behind the program, so steps cannot be measured and shares "
+                "stay as they are; read a value of each step from the device (loss.item()), or torch.accelerator"
+                ".synchronize()",
+                stacklevel=2,
+            )
+        return measured
 
     def _measured(self, times: StepTimes) -> Measured | None:
         if any(end is None for _, end in times.pieces):

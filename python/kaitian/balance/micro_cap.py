@@ -30,8 +30,9 @@ class MicroCap:
             self._news = float(self.items)
 
     def out_of_memory(self, items: int, floor: int) -> None:
-        """Note that a micro-batch of ``items`` did not fit."""
-        self.items = min(self.items, items - 1, max(floor, int(items * MEMORY_RESERVE)))
+        """Note that a micro-batch of ``items``, twice the floor at least, did not fit."""
+        # Larger batches must have cuts into parts of at least the floor.
+        self.items = min(self.items, items - 1, max(2 * floor - 1, int(items * MEMORY_RESERVE)))
         if self.blocks is not None:
             self.blocks.most = self.blocks.items = self.items
         self._news = float(self.items)

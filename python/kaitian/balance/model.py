@@ -41,6 +41,10 @@ class Model:
         self._smaller: dict[tuple[int, ...], dist.ProcessGroup] = {}
         self._prefix = ""  # of their names
         self._members: tuple[int, ...] = ()  # ranks that take part; none given: all
+        #: Whether a forward pass is over whose backward pass exchanges gradients.
+        self.will_exchange = False
+        if self._ddp is not None:
+            self._ddp.register_forward_hook(self._on_forward)
 
     @property
     def module(self) -> nn.Module:
@@ -144,6 +148,10 @@ class Model:
 
     def _global(self, rank: int) -> int:
         return dist.get_global_rank(self._whole or dist.group.WORLD, rank)  # type: ignore[arg-type]
+
+    def _on_forward(self, *_: object) -> None:
+        assert self._ddp is not None
+        self.will_exchange = self._ddp.require_backward_grad_sync and torch.is_grad_enabled()
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Return a context in which backward only accumulates."""

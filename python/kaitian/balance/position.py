@@ -26,6 +26,12 @@ class Position:
         self.epoch_end = self.issued + steps - begin
         return begin
 
+    def next(self) -> tuple[int, int]:
+        """Epoch and step of it with which to go on."""
+        if self.epoch_step > 0 and self.step - 1 == self.epoch_end:
+            return self.epoch + 1, 0
+        return self.epoch, self.epoch_step
+
     def end_epoch(self, epoch: int) -> None:
         """All of its steps are done."""
         self.epoch, self.epoch_step = epoch + 1, 0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from datetime import timedelta
 
 import torch.distributed as dist
 
-from kaitian._schedule import Entry, Log
+from kaitian._schedule import PROBED, Entry, Log
 from kaitian.balance.channel import Channel, Row
 from kaitian.balance.leader import Leader
 from kaitian.balance.members import Members
@@ -23,6 +24,9 @@ from kaitian.balance.teller import Teller
 #: Steps between a measurement and the first step for which a decision from it may hold, beyond what loaders issue
 #: ahead: the times of step s are sent at the end of s+2, looked at in s+3, decided entries arrive at the end of s+4.
 LATENCY = 4
+
+#: How long who leaves the loop waits for the others to do so too, while ranks are left out.
+LEAVING = timedelta(seconds=60)
 
 
 class Rounds:
@@ -50,6 +54,8 @@ class Rounds:
         self._new: list[Entry] = []  # decided and not sent yet
         self._due: int | None = None  # the step whose exchange is to be made
         self._ended = 0.0  # see Row.ended
+        self._summed = -1  # last step of which items were added up
+        self.failed = False  # whether the last forward or backward pass has raised
         self.start()
 
     # ---- the schedule -----------------------------------------------------------------------------------------------
@@ -63,16 +69,24 @@ class Rounds:
             self._channel.post(Row(), first[part : part + Channel.CAPACITY])
             self._follow(self._channel.take().entries)
 
-    def resume(self, entries: Iterable[Entry]) -> None:
-        """Go on with an earlier schedule of the same world, at ``position.step``."""
-        kept = list(entries)
-        self._members.check(kept)
+    def resume(self, entries: Sequence[Entry], step: int) -> None:
+        """Go on with an earlier schedule of the same world at a step; one that was given to be followed stays."""
+        self._members.check(entries)
         log = Log(len(self._members.active), self._batch)
-        for entry in kept:
-            if entry.start <= self.position.step:
+        for entry in entries:
+            # A rank is measured by itself for one step: what follows was decided with it.
+            if entry.start <= step or PROBED in log.entries[-1].micro_batches:
                 log.append(entry)
-        self.log = log
-        self._leader.resume(log.entries, self.position.step)
+        if self._leader.adapts:
+            self.log = log
+            self._leader.resume(log.entries, step)
+
+    def forget(self) -> None:
+        """What was measured, decided and sent before is of no use: training goes on elsewhere."""
+        self._channel.take()
+        self._meter.forget()
+        self._modes.take_new()
+        self._new, self._due, self._ended, self._summed = [], None, 0.0, -1
 
     def entry_at(self, step: int) -> Entry:
         """The entry that holds at a step, whose batches are issued now."""
@@ -107,10 +121,10 @@ class Rounds:
             self._meter.interrupt()
         if idle or self._ended:
             self.exchange()
-            self._receive()  # at once, as there is nothing else to do
+            self._receive()
         if self._ended:
             self._members.active = before
-            return not self.others_left()
+            return not self.others_left(idle)
         self.position.entered = piece.step
         self._modes.enter(piece.step)
         if idle:
@@ -119,17 +133,32 @@ class Rounds:
 
     def exchange(self) -> None:
         """Once per step, when its work has been given to the device: tell and learn times and shares."""
-        if self._due is not None:
-            self._exchange(self._due)
+        if self._due is None:
+            return
+        self._exchange(self._due)
+        if not self._members.takes_part:
+            self._receive()  # at once: the others may leave the loop before the next step
 
-    def others_left(self) -> bool:
+    def start_sum(self, step: int, local: float) -> Callable[[], float]:
+        """Start to add up what the batches of a step count for; returns what gives the sum, waiting for it."""
+        self._summed = step
+        work, total = self._channel.sum(local)
+
+        def value() -> float:
+            if work is not None:
+                work.wait()
+            return float(total)
+
+        return value
+
+    def others_left(self, idle: bool = False) -> bool:
         """Whether the others have left the loop early; all take part again then.
 
-        RuntimeError on a rank that took part in the last step: it should have left with them.
+        RuntimeError on a rank that takes part (and is not about to be ``idle``): it should have left with them.
         """
         if not self._ended:
             return False
-        alone, done = self._members.takes_part, int(self._ended) - 1
+        alone, done = self._members.takes_part and not idle, int(self._ended) - 1
         self._ended = 0.0
         self._members.change(self._members.everyone_active)
         if alone:
@@ -155,22 +184,24 @@ class Rounds:
 
         ``counts``: the loader adds up what batches count for.
         """
-        if self._members.complete or sys.is_finalizing() or not dist.is_initialized():
-            return
+        if self._members.complete or self.failed or sys.is_finalizing() or not dist.is_initialized():
+            return  # after a failure the others are in the middle of a step, and learn of it otherwise
         # An error by which the loop was left, perhaps, which later calls tell again; or the groups are gone.
         with suppress(dist.DistBackendError, ValueError):
             self._tell_that_it_ended(counts)
 
     def _tell_that_it_ended(self, counts: bool) -> None:
         self.exchange()
+        if self.others_left():
+            return
         step, ended = self.position.entered + 1, self.position.step + 1.0
         if step <= self.position.epoch_end:  # what those who are left out do in this step
-            if counts:
+            if counts and self._summed < step:
                 self._channel.sum(0.0)
             if self._members.returns(self.log.at(step).active):
                 self._channel.gather([ended])
             self._exchange(step, ended)
-            self._receive()
+            self._receive(LEAVING)
             self._ended = 0.0  # known here
         self._members.change(self._members.everyone_active)
         self._meter.interrupt()
@@ -202,9 +233,9 @@ class Rounds:
         self._channel.post(row, self._new, self._modes.take_new())
         self._new = []
 
-    def _receive(self) -> None:
+    def _receive(self, timeout: timedelta | None = None) -> None:
         """Look at what was sent last."""
-        received = self._channel.take()
+        received = self._channel.take(timeout)
         self._ended = max(self._ended, received.ended)
         self._modes.add(received.plans)
         if self._leads and received.rows:
@@ -232,6 +263,7 @@ class Rounds:
             self.profiles.save(controller.profile())
         self._modes.decide(controller, decided, step + LATENCY + 1)
         if self.teller is None:
+            controller.take_events()
             return
         if all(row.counts for row, active in zip(rows, entry.active, strict=True) if active):
             self.teller.step(entry, rows, controller, self._batch)

@@ -111,6 +111,59 @@ TEST(Controller, WhenNothingChangesForLong_TakesSmallGainsTooAndSettles) {
   EXPECT_LT(regret, 0.0075);  // 0.009 if only gains of 3 % were taken
 }
 
+TEST(Controller, WhenStepsAreMissing_LearnsFromTheOthers) {
+  const Cluster cluster{kUnlike};
+  Controller controller = Controller::make(optionsFor(cluster, 4)).value();
+  for (std::int64_t step = 0; step < 200; ++step) {
+    const Entry entry = controller.log().at(step);
+    std::vector<Measured> measured;
+    for (std::size_t i = 0; i < cluster.devices.size(); ++i)
+      measured.push_back({cluster.seconds(i, entry.shares[i], step), 0, step % 3 != 0});
+    controller.observe(step, measured, 0.1);
+  }
+  EXPECT_FALSE(controller.learning()) << "an epoch of three steps has no three that count in a row";
+}
+
+TEST(Controller, WhenResumedWithARankLeftOutAndNothingKnown_MeasuresAllAgain) {
+  const Cluster cluster{kUnlike};
+  for (const std::int64_t out : {kLeftOut, kProbed}) {
+    ControllerOptions options = optionsFor(cluster, 4);
+    options.ranks[2].mayLeave = true;
+    Controller controller = Controller::make(options).value();
+    ASSERT_TRUE(controller
+                    .resume({{-1, 0, {64, 64, 64, 64}, {1, 1, 1, 1}, 0, ""},
+                             {40, 50, {86, 85, 0, 85}, {1, 1, out, 1}, 0, ""}},
+                            60)
+                    .ok());
+    controller.setHorizon(6);  // a loader is made
+    controller.observe(58, std::vector<Measured>(4), 0);
+    const std::vector<Entry> entries = controller.takeEntries();
+    ASSERT_EQ(entries.size(), 1U);
+    EXPECT_EQ(entries[0].start, 65);
+    EXPECT_EQ(entries[0].active(), std::vector<bool>(4, true));
+    for (std::int64_t step = 60; step < 120; ++step) {
+      const Entry entry = controller.log().at(step);
+      std::vector<Measured> measured;
+      for (std::size_t i = 0; i < 4; ++i)
+        measured.push_back(
+            {cluster.seconds(i, std::max<std::int64_t>(1, entry.shares[i]), step), 0, entry.active(i)});
+      controller.observe(step, measured, 0.1);
+    }
+    EXPECT_FALSE(controller.learning());
+  }
+}
+
+TEST(Controller, WhenManyCapsChangeAtOnce_TellsTheLastPlanOnly) {
+  ControllerOptions options;
+  options.batch = 256;
+  options.horizon = 4;
+  options.ranks.assign(16, {1, 256, 1, true, 0});
+  Controller controller = Controller::make(options).value();
+  EXPECT_EQ(controller.takeEntries().size(), 1U);
+  for (int rank = 0; rank < 16; ++rank) ASSERT_TRUE(controller.limit(0, rank, 8, "memory").ok());
+  EXPECT_EQ(controller.takeEntries().size(), 1U);
+}
+
 TEST(Controller, WhenADeviceIsThrottled_FollowsWithLittleRegret) {
   Cluster cluster{kUnlike};
   cluster.slowness = [](int rank, std::int64_t step) {

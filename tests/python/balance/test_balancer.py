@@ -120,7 +120,7 @@ def test_a_throttled_device_gets_less_and_the_record_says_why(
     assert re.search(r"kaitian: step \d+: .*last: step \d+: cpu slowed to 0\.\d+x", ranks[0][3])
     assert main(["explain", str(tmp_path)]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert re.search(r"step \d+: cpu slowed to 0\.\d+x, \d+ -> \d+", told)
+    assert re.search(r"step \d+: cpu slowed to 0\.\d+x: [\d.]+ ms -> [\d.]+ ms, \d+ -> \d+", told)
     pytest.importorskip("plotly", reason="plotly is not here: pip install 'kaitian[report]'")
     page = tmp_path / "report.html"
     assert main(["explain", str(tmp_path), "--html", str(page)]) == 0
@@ -209,6 +209,55 @@ def test_a_rank_that_runs_out_of_memory_goes_on_with_smaller_batches(pool: Pool)
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)  # the model does not notice
 
 
+def out_of_memory_in_the_loss(job: Job) -> str:
+    """DDP's forward pass is over: whatever backward comes next exchanges gradients."""
+    with group(job, **OPTIONS) as device:
+        model = DistributedDataParallel(net().to(device))
+        balancer = Balancer(model, 24)
+        try:
+            for _, x, y in balancer.loader(data(240)):
+                with balancer.step() as step:
+                    loss = functional.cross_entropy(model(x), y)
+                    if job.rank == 1 and step.piece.step == 3:
+                        raise torch.OutOfMemoryError("in the loss")
+                    step.weigh(loss).backward()
+        except (torch.OutOfMemoryError, dist.DistBackendError) as error:
+            return str(error)
+        return "trained"
+
+
+def test_memory_that_runs_out_after_forward_is_an_error_not_a_wrong_gradient(pool: Pool) -> None:
+    other, failed = pool.run(["alpha", "cpu"], out_of_memory_in_the_loss, timeout=120)
+    assert failed == "in the loss"
+    assert "rank 1" in other
+
+
+def rolled_back(job: Job) -> Any:
+    """Train, go back to an earlier state twice; parameters each time at the same step."""
+    with group(job, **OPTIONS) as device:
+        model = DistributedDataParallel(Slow(net(), lambda: 1e-3 * (1 + job.rank)).to(device))
+        balancer = Balancer(model, 16, seed=3)
+        train(balancer, model, data(400), 0, steps=10)
+        state, weights = balancer.state_dict(), {k: v.clone() for k, v in model.state_dict().items()}
+        found = []
+        for steps in (14, 14, 60):
+            train(balancer, model, data(16 * 100), 0, steps=steps)
+            found.append([p.detach().cpu().clone() for p in model.parameters()])
+            balancer.load_state_dict(state)
+            model.load_state_dict(weights)
+        return found, balancer.state_dict()["step"]
+
+
+def test_a_run_goes_back_to_an_earlier_state_as_often_as_one_likes(pool: Pool) -> None:
+    ranks = pool.run(["cpu", "alpha"], rolled_back, timeout=120)
+    for found, step in ranks:
+        assert step == 10
+        for a, b in zip(found[0], found[1], strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)  # shares may differ, the data not
+        for a, b in zip(found[2], ranks[0][0][2], strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
 # ---- evaluation ------------------------------------------------------------------------------------------------------
 
 
@@ -272,6 +321,29 @@ def test_one_rank_needs_no_process_group() -> None:
     balancer = Balancer(model, 16)
     assert sorted(train(balancer, model, data(40), 0)) == list(range(40))
     assert balancer.shares == [16]
+
+
+def test_a_state_after_the_last_step_of_an_epoch_goes_on_with_the_next() -> None:
+    model = net()
+    balancer = Balancer(model, 16)
+    states = []
+    for _, x, y in balancer.loader(data(40)):
+        with balancer.step() as step:
+            step.weigh(functional.cross_entropy(model(x), y)).backward()
+        states.append(balancer.state_dict())
+    assert [(state["epoch"], state["epoch_step"], state["step"]) for state in states] == [
+        (0, 1, 1),
+        (0, 2, 2),
+        (1, 0, 3),
+    ]
+
+
+def test_a_state_does_not_replace_a_schedule_that_is_followed() -> None:
+    plan = [Entry(decided=k - 1, start=k, shares=[16], micro_batches=[1 + k % 2]) for k in range(6)]
+    balancer = Balancer(net(), 16, replay=plan)
+    state = Balancer(net(), 16).state_dict()
+    balancer.load_state_dict({**state, "step": 3})
+    assert [entry.micro_batches for entry in balancer.schedule] == [entry.micro_batches for entry in plan]
 
 
 def test_a_schedule_goes_to_a_file_and_back(tmp_path: Path) -> None:
@@ -351,10 +423,14 @@ def refused(job: Job) -> dict[str, str]:
         attempt("foreign profile", lambda: Balancer(model, 24, profile=[[(4, 0.1)]] * 3))
         balancer = Balancer(model, 4)
         attempt("unlike data", lambda: balancer.loader(data(30 + job.rank)))
+        attempt("unlike shuffling", lambda: balancer.loader(data(30), shuffle=job.rank == 0))
+        attempt("unlike counting", lambda: balancer.loader(data(30), count=len if job.rank else None))
         attempt("sampler", lambda: balancer.loader(data(30), batch_size=4))
+        attempt("any order", lambda: balancer.loader(data(30), num_workers=1, in_order=False))
         attempt("iterable", lambda: balancer.loader(iter([1])))  # type: ignore[arg-type]
         attempt("no batch yet", balancer.step)
         attempt("foreign state", lambda: balancer.load_state_dict({"version": 1, "global_batch": 5}))
+        attempt("torn state", lambda: balancer.load_state_dict({"version": 1, "global_batch": 4, "seed": 1}))
         batches = iter(balancer.loader(data(30)))
         _, x, y = next(batches)
 
@@ -393,7 +469,11 @@ EXPECTED = {
     "all without work": "expected shares that sum to the global batch 24, found 0",
     "foreign log": "expected shares and micro-batches of 2 ranks, found 3 and 3",
     "foreign profile": "profile: expected 2 ranks, found 3",
-    "unlike data": "argument dataset: expected the same length on all ranks, found [30, 31]",
+    "unlike data": "argument dataset (its length): expected the same on all ranks, found [30, 31]",
+    "unlike shuffling": "argument shuffle: expected the same on all ranks, found [1, 0]",
+    "unlike counting": "argument count (whether it is given): expected the same on all ranks, found [0, 1]",
+    "any order": "argument in_order: expected True, as batches belong to steps, found False",
+    "torn state": "load_state_dict: step: expected a whole number, found None",
     "sampler": "argument batch_size: the balancer chooses the batches",
     "iterable": "argument dataset: expected one with a length",
     "no batch yet": "expected one call per batch of balancer.loader(), found no batch to use",

@@ -82,6 +82,8 @@ CHANGES = [
     (9, {}),
     (12, {1: LEFT_OUT, 2: LEFT_OUT}),
     (14, {2: LEFT_OUT}),
+    (15, {2: PROBED}),
+    (16, {2: LEFT_OUT}),
     (17, {0: LEFT_OUT}),
     (21, {0: LEFT_OUT, 1: LEFT_OUT}),
     (24, {1: LEFT_OUT}),
@@ -113,8 +115,13 @@ def flat(model: nn.Module) -> float:
     return float(sum((parameter.detach() * (k + 1)).sum() for k, parameter in enumerate(model.parameters())))
 
 
-def rank_that_follows(job: Job, stop: int, options: dict[str, Any], workers: int, counted: bool) -> dict[str, Any]:
-    """Train with a given schedule of who takes part; ``counted``: the loader adds up the samples of all ranks."""
+def rank_that_follows(
+    job: Job, stop: int, options: dict[str, Any], workers: int, counted: bool, early: bool
+) -> dict[str, Any]:
+    """Train with a given schedule of who takes part.
+
+    ``counted``: the loader adds up the samples of all ranks. ``early``: the loop is left at the start of a step.
+    """
     with group(job) as device:
         dataset, model = data(SAMPLES), net().to(device)
         ddp = DistributedDataParallel(model, **options)
@@ -125,7 +132,10 @@ def rank_that_follows(job: Job, stop: int, options: dict[str, Any], workers: int
             mine: list[int] = []
             count = (lambda batch: len(batch[0])) if counted else None
             for index, x, y in balancer.loader(dataset, epoch=epoch, num_workers=workers, count=count):
-                with balancer.step() as step:
+                step = balancer.step()
+                if early and epoch == 1 and step.piece.epoch_step == stop + 1:
+                    break
+                with step:
                     loss = functional.cross_entropy(ddp(x), y)
                     step.weigh(loss).backward()
                 if step.piece.left_out:
@@ -137,7 +147,7 @@ def rank_that_follows(job: Job, stop: int, options: dict[str, Any], workers: int
                     optimizer.step()
                     optimizer.zero_grad()
                     scheduler.step()
-                if epoch == 1 and step.piece.epoch_step == stop:
+                if not early and epoch == 1 and step.piece.epoch_step == stop:
                     break
             used.append(mine)
             assert balancer.active == [True] * job.size
@@ -153,23 +163,24 @@ def rank_that_follows(job: Job, stop: int, options: dict[str, Any], workers: int
 
 
 #: Step of the middle epoch after which the loop is left, options of DistributedDataParallel, workers of the loader,
-#: whether it counts.
-CASES: list[tuple[int, dict[str, bool], int, bool]] = [
-    *((stop, {}, 0, False) for stop in (2, 3, 6, 7, 8, 100)),
-    (3, {"gradient_as_bucket_view": True}, 0, False),
-    (7, {"find_unused_parameters": True}, 0, False),
-    (100, {}, 2, False),
-    *((stop, {}, 0, True) for stop in (2, 3, 5, 7, 8, 100)),
+#: whether it counts, whether the loop is left at the start of the next step instead.
+CASES: list[tuple[int, dict[str, bool], int, bool, bool]] = [
+    *((stop, {}, 0, False, False) for stop in (2, 3, 4, 5, 6, 7, 8, 100)),
+    (3, {"gradient_as_bucket_view": True}, 0, False, False),
+    (7, {"find_unused_parameters": True}, 0, False, False),
+    (100, {}, 2, False, False),
+    *((stop, {}, 0, True, False) for stop in (2, 3, 4, 5, 7, 8, 100)),
+    *((stop, {}, 0, stop % 2 == 0, True) for stop in (2, 3, 4, 5, 6, 7)),
 ]
 
 
-@pytest.mark.parametrize(("stop", "options", "workers", "counted"), CASES, ids=str)
+@pytest.mark.parametrize(("stop", "options", "workers", "counted", "early"), CASES, ids=str)
 def test_whoever_takes_part_the_training_is_the_same(
-    pool: Pool, stop: int, options: dict[str, bool], workers: int, counted: bool
+    pool: Pool, stop: int, options: dict[str, bool], workers: int, counted: bool, early: bool
 ) -> None:
     losses, parameters = alone(5, stop)
     layout = ["cpu", "alpha", "cpu"] if not workers else ["cpu", "cpu", "cpu"]
-    ranks = pool.run(layout, rank_that_follows, stop, options, workers, counted)
+    ranks = pool.run(layout, rank_that_follows, stop, options, workers, counted, early)
     for found in ranks:
         assert found["parameters"] == pytest.approx(parameters, rel=1e-12)
         assert {key: found[key] for key in ("rate", "moments", "steps", "step")} == {
@@ -207,6 +218,86 @@ def test_leaving_the_loop_alone_is_an_error_of_who_stays(pool: Pool) -> None:
     stays, leaves, out = pool.run(["cpu", "cpu", "cpu"], rank_that_leaves_alone)
     assert "step 3: expected all ranks to go on, found that others have left the loop" in stays
     assert leaves == out == "left"
+
+
+def rank_that_averages(job: Job) -> list[torch.Tensor]:
+    """Average running statistics in the loop's body, before a step in which a rank comes back."""
+    with group(job):
+        torch.manual_seed(1)
+        model = DistributedDataParallel(nn.Sequential(nn.Linear(WIDTH, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)).double())
+        optimizer, _ = optimizer_for(model)
+        schedule = entries(job.size, [(0, {}), (1, {2: LEFT_OUT}), (3, {})])
+        balancer = Balancer(model, BATCH, sync=[optimizer], replay=schedule)
+        found: list[torch.Tensor] = []
+        for _, x, y in balancer.loader(data(BATCH * 5)):
+            with balancer.step() as step:
+                step.weigh(functional.cross_entropy(model(x), y)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step.piece.step == 2:
+                mean = model.module[1].running_mean
+                found.append(mean.clone())
+                balancer.sync_buffers()
+                found.append(mean.clone())
+        return found
+
+
+def test_running_statistics_are_averaged_over_those_who_take_part(pool: Pool) -> None:
+    first, second, out = pool.run(["cpu", "cpu", "cpu"], rank_that_averages)
+    assert out == []
+    # The shares of the step to come, 8 each, of the two that have trained so far.
+    torch.testing.assert_close(first[1], (first[0] + second[0]) / 2)
+    assert torch.equal(first[1], second[1])
+
+
+def rank_that_passes_over_batches(job: Job) -> int:
+    """Rank 2 is left out from step 1; the others do not use the batches of steps 3 and 5, the last."""
+    with group(job):
+        model = DistributedDataParallel(net())
+        optimizer, _ = optimizer_for(model)
+        schedule = entries(job.size, [(0, {}), (1, {2: LEFT_OUT})])
+        balancer = Balancer(model, BATCH, sync=[optimizer], replay=schedule)
+        for epoch in range(2):
+            for number, (_, x, y) in enumerate(balancer.loader(data(BATCH * 6), epoch=epoch)):
+                if number in (3, 5):
+                    continue
+                with balancer.step() as step:
+                    step.weigh(functional.cross_entropy(model(x), y)).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        return int(balancer.state_dict()["step"])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_batches_that_all_pass_over_do_not_hold_up_who_is_left_out(pool: Pool) -> None:
+    assert pool.run(["cpu", "cpu", "cpu"], rank_that_passes_over_batches) == [12, 12, 12]
+
+
+def rank_that_resumes(job: Job, state: dict[str, Any] | None) -> Any:
+    """Train; the second time from a state in which rank 2 is left out."""
+    with group(job) as device:
+        model = DistributedDataParallel(Slow(net().to(device), lambda: (0.001, 0.0003)))
+        optimizer, _ = optimizer_for(model)
+        given = {"replay": entries(job.size, [(0, {}), (2, {2: LEFT_OUT})])} if state is None else {}
+        balancer = Balancer(model, BATCH, sync=[optimizer], **given)
+        if state is not None:
+            balancer.load_state_dict(state)
+        for _, x, y in balancer.loader(data(BATCH * 60), epoch=0):
+            with balancer.step() as step:
+                step.weigh(functional.cross_entropy(model(x), y)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if state is None and step.piece.step == 5:
+                break
+        return balancer.state_dict(), balancer.learning
+
+
+def test_a_run_resumed_while_a_rank_is_left_out_learns_of_all(pool: Pool) -> None:
+    state, _ = pool.run(["cpu", "cpu", "cpu"], rank_that_resumes, None)[0]
+    assert state["schedule"][-1]["micro_batches"][2] == LEFT_OUT
+    state, learning = pool.run(["cpu", "cpu", "cpu"], rank_that_resumes, state)[0]
+    assert not learning
+    assert any("nothing is known of those that were left out" in row["reason"] for row in state["schedule"])
 
 
 def rank_that_adapts(job: Job, leave: float, folder: str) -> dict[str, Any]:
