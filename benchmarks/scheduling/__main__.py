@@ -2,7 +2,7 @@
 
     python benchmarks/scheduling [--only steady,solver] [--json FILE]
 
-Each part is a script of this folder that also runs alone. Run by ``make bench-schedule``; all parts take 80 minutes on
+Each part is a script of this folder that also runs alone. Run by ``make bench-schedule``; all parts take 90 minutes on
 two cores that have nothing else to do.
 """
 
