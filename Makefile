@@ -47,7 +47,7 @@ bench: install $(STAMPS)/packages
 	cmake --preset bench && cmake --build --preset bench
 	scripts/bench.sh
 
-bench-schedule: install $(STAMPS)/packages ## The scheduler against its targets on emulated devices (80 minutes; fails if one is not met)
+bench-schedule: install $(STAMPS)/packages ## The scheduler against its targets on emulated devices (90 minutes; fails if one is not met)
 	cmake --preset bench && cmake --build --preset bench --target solver_benchmark
 	$(PY) benchmarks/scheduling
 
