@@ -131,13 +131,14 @@ def own_code(balanced: Any, stopwatch: Stopwatch) -> dict[str, Any]:
     import torch.distributed as dist
 
     costs: list[tuple[float, float]] = []
+    steps = SETTLE + 8 * STEPS
     stopwatch.take()
     stopwatch.parts.clear()
-    balanced.run(SETTLE + 8 * STEPS, lambda step: costs.append(stopwatch.take()))
+    balanced.run(steps, lambda step: costs.append(stopwatch.take()))
     mine = [statistics.median(cost[part] for cost in costs) for part in (0, 1)]
     every: list[list[float]] = [[]] * 4
     dist.all_gather_object(every, mine)
-    parts = {name: 1e6 * cpu / (SETTLE + 8 * STEPS) for name, cpu in stopwatch.parts.items()}
+    parts = {name: 1e6 * cpu / steps for name, cpu in stopwatch.parts.items()}
     return {"own": [max(rank[part] for rank in every) for part in (0, 1)], "parts": parts}
 
 

@@ -34,9 +34,7 @@ def agree(
     cap = global_batch if micro_batch is None else micro_batch
     rows = channel.gather([*(float(value) for value in named.values()), float(cap)])
     for place, (name, value) in enumerate(named.items()):
-        found = [int(row[place]) for row in rows]
-        if len(set(found)) > 1:
-            raise ValueError(f"Balancer: argument {name}: expected the same on all ranks, found {found}")
+        _check_alike(f"Balancer: argument {name}", [int(row[place]) for row in rows])
         if value < (1 if name in ("global_batch", "floor") else 0):
             raise ValueError(f"Balancer: argument {name}: expected a positive number, found {value}")
     caps = [int(row[-1]) for row in rows]
@@ -60,6 +58,10 @@ def agree_loader(channel: Channel, items: int, epoch: int, shuffle: bool, drop_l
     }
     rows = channel.gather([float(value) for value in named.values()])
     for place, name in enumerate(named):
-        found = [int(row[place]) for row in rows]
-        if len(set(found)) > 1:
-            raise ValueError(f"loader: argument {name}: expected the same on all ranks, found {found}")
+        _check_alike(f"loader: argument {name}", [int(row[place]) for row in rows])
+
+
+def _check_alike(what: str, found: Sequence[int]) -> None:
+    """ValueError unless all ranks have given the same."""
+    if len(set(found)) > 1:
+        raise ValueError(f"{what}: expected the same on all ranks, found {found}")

@@ -206,7 +206,7 @@ class Balancer:
         data: DataLoader[Any] = DataLoader(dataset, batch_sampler=sampler, **options)
         ahead = data.num_workers * (data.prefetch_factor or 0)
         self._rounds.issue_ahead(ahead + (1 if count is not None else 0))
-        loader = Loader(self, data, sampler, count)
+        loader = Loader(self, self._rounds, self._cap, data, sampler, count)
         loader.set_epoch(epoch)
         return loader
 
@@ -369,20 +369,11 @@ class Balancer:
         self._skip_offer(4)
         self._rounds.end_epoch(epoch)
 
-    def _others_left(self) -> bool:
-        return self._rounds.others_left()
-
     def _goes_on(self, piece: Piece) -> bool:
         """Before a batch is handed out: False if the other ranks have left the loop."""
         if self._members.takes_part and not piece.left_out:
             return True  # the step begins when the caller enters it
         return self._rounds.begin(piece)
-
-    def _leave_loop(self, counts: bool) -> None:
-        self._rounds.leave_loop(counts)
-
-    def _start_sum(self, step: int, local: float) -> Callable[[], float]:
-        return self._rounds.start_sum(step, local)
 
     def _add_times(self, data: float, copy: float) -> None:
         self._data += data
@@ -425,9 +416,6 @@ class Balancer:
     def _must_split(self, piece: Piece) -> bool:
         """Whether a micro-batch is larger than the memory holds, and can be cut."""
         return piece.items > self._cap.items and piece.items >= 2 * self._floor and not self._together
-
-    def _take_out_of_memory(self) -> bool:
-        return self._cap.take_out_of_memory()
 
     # ---- what a step tells ------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ each rank adds its part to zeros, so the sum is what all have said, the same bit
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple
@@ -145,12 +145,17 @@ class Channel:
             work.wait(timeout)
         return self._board.read()
 
-    def sum(self, value: float) -> tuple[dist.Work | None, torch.Tensor]:
-        """Start to add up a number over the ranks."""
+    def sum(self, value: float) -> Callable[[], float]:
+        """Start to add up a number over the ranks; returns what gives the sum, waiting for it."""
         total = torch.tensor([value], dtype=torch.float64)
-        if self._world == 1:
-            return None, total
-        return dist.all_reduce(total, group=self.group, async_op=True), total
+        work = dist.all_reduce(total, group=self.group, async_op=True) if self._world > 1 else None
+
+        def whole() -> float:
+            if work is not None:
+                work.wait()
+            return float(total)
+
+        return whole
 
     def check_alike(self, argument: str, value: bool) -> None:
         """ValueError on all ranks unless all give the same."""

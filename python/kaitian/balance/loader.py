@@ -15,6 +15,8 @@ from kaitian.balance.stream import Piece, ShareSampler
 
 if TYPE_CHECKING:
     from kaitian.balance.balancer import Balancer
+    from kaitian.balance.micro_cap import MicroCap
+    from kaitian.balance.rounds import Rounds
 
 
 class Loader:
@@ -26,10 +28,13 @@ class Loader:
     def __init__(
         self,
         balancer: Balancer,
+        rounds: Rounds,
+        cap: MicroCap,
         loader: DataLoader[Any],
         sampler: ShareSampler,
         count: Callable[[Any], int | float] | None,
     ) -> None:
+        self._rounds, self._cap = rounds, cap
         self._balancer, self._loader, self._sampler, self._count = balancer, loader, sampler, count
         self._issued: deque[Piece] = deque()
         sampler.on_issue = self._issued.append
@@ -56,20 +61,20 @@ class Loader:
         batches = iter(self._loader)
         try:
             for group in self._steps(batches):
-                if self._balancer._others_left():
+                if self._rounds.others_left():
                     return
                 items = None
                 if self._count is not None:
-                    items = self._balancer._start_sum(group[0][1].step, sum(counted for *_, counted in group))
+                    items = self._rounds.start_sum(group[0][1].step, sum(counted for *_, counted in group))
                 if not self._balancer._goes_on(group[0][1]):
                     return
                 for batch, piece, waited, copied, counted in group:
-                    if piece.left_out and not piece.probed:
+                    if piece.idle:
                         continue
                     self._balancer._add_times(waited, copied)
                     yield from self._parts(batch, piece, items, counted)
         except GeneratorExit:  # the caller has left the loop
-            self._balancer._leave_loop(self._count is not None)
+            self._rounds.leave_loop(self._count is not None)
             raise
         self._balancer._end_epoch(self.epoch)
 
@@ -78,7 +83,7 @@ class Loader:
         if not self._balancer._must_split(piece):
             self._balancer._offer(piece, items, counted)
             yield batch
-            if not self._balancer._take_out_of_memory():
+            if not self._cap.take_out_of_memory():
                 return
         middle = (piece.items + 1) // 2
         first = rows(batch, piece.items, 0, middle)
@@ -108,7 +113,7 @@ class Loader:
             piece = self._issued.popleft()
             counted = self._counted(batch, piece)  # on the host, as the device is busy
             ready = time.perf_counter()
-            if piece.probed or not piece.left_out:
+            if not piece.idle:
                 batch = to_device(batch, self._balancer.device)
             group.append((batch, piece, loaded - begin, time.perf_counter() - ready, counted))
             if self._count is None or piece.last or piece.left_out:

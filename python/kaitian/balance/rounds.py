@@ -109,25 +109,23 @@ class Rounds:
         if self.others_left():
             return False
         # A step of another size says nothing about these shares.
-        works = piece.probed or not piece.left_out
-        self._meter.begin(piece.step, counts=works and piece.step_items == self._batch)
+        self._meter.begin(piece.step, counts=not piece.idle and piece.step_items == self._batch)
         self._due = piece.step
-        idle = piece.left_out and not piece.probed
         before, active = self._members.active, self.log.at(piece.step).active
         if self._members.returns(active):  # who comes back must know that the others are there
             self._ended = max(row[0] for row in self._channel.gather([0.0]))
         if active != before and not self._ended:
             self._members.change(active)
             self._meter.interrupt()
-        if idle or self._ended:
+        if piece.idle or self._ended:
             self.exchange()
             self._receive()
         if self._ended:
             self._members.active = before
-            return not self.others_left(idle)
+            return not self.others_left(piece.idle)
         self.position.entered = piece.step
         self._modes.enter(piece.step)
-        if idle:
+        if piece.idle:
             self.position.advance(piece)
         return True
 
@@ -142,14 +140,7 @@ class Rounds:
     def start_sum(self, step: int, local: float) -> Callable[[], float]:
         """Start to add up what the batches of a step count for; returns what gives the sum, waiting for it."""
         self._summed = step
-        work, total = self._channel.sum(local)
-
-        def value() -> float:
-            if work is not None:
-                work.wait()
-            return float(total)
-
-        return value
+        return self._channel.sum(local)
 
     def others_left(self, idle: bool = False) -> bool:
         """Whether the others have left the loop early; all take part again then.

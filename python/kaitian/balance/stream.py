@@ -31,6 +31,11 @@ class Piece:
     left_out: bool = False  #: the rank takes no part in the step ...
     probed: bool = False  #: ... but works on this batch by itself, for its speed to be known
 
+    @property
+    def idle(self) -> bool:
+        """Whether the rank does nothing in the step."""
+        return self.left_out and not self.probed
+
 
 @dataclass(frozen=True)
 class Epoch:
