@@ -1,7 +1,8 @@
 """Test accuracy: MobileNetV2 on Fashion-MNIST over unlike devices beside one device with the same global batches.
 
-Mean over SEEDS seeds, which decide weights and order, with a 95 % interval by Student's t. Running statistics of
-BatchNorm are averaged over the ranks before the test. The one device is a CPU without emulation.
+Mean over SEEDS seeds, which decide weights and order, with a 95 % interval by Student's t. The learning rate falls in a
+line to nothing. Running statistics of BatchNorm are averaged over the ranks before the test. The one device is a CPU
+without emulation. Steps are not timed, so the devices are faster than in `training`, of the same proportions.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import sys
 from typing import Any
 
 from common import Cluster, Figure, main_of, run_job
-from images import BATCH, IMAGE_CLUSTER, load, make_model, make_optimizer
+from images import BATCH, RATE, load, make_model, make_optimizer
 
+CLUSTER = Cluster("alpha:2,beta:1,gamma:1", "alpha=8,beta=4,gamma=2")
 SEEDS, EPOCHS, STEPS, TESTED = 3, 2, 200, 5_000
 T_975 = 4.303  # two degrees of freedom: SEEDS - 1
 ONE = Cluster("cpu:1", "1")
@@ -33,8 +35,8 @@ def rank_main(arguments: Any) -> Any:
     for seed in range(SEEDS):
         make = functools.partial(make_model, pictures, seed)
         contender = ranks.Contender(everyone, data, BATCH, device, make=make, optimizer=make_optimizer, seed=seed)
-        for _ in range(EPOCHS):
-            contender.run(STEPS)
+        for epoch in range(EPOCHS):
+            contender.run(STEPS, functools.partial(slow_down, contender.optimizer, epoch * STEPS))
         contender.balancer.sync_buffers()
         shares.append(contender.balancer.shares)
         if dist.get_rank() == 0:
@@ -42,6 +44,12 @@ def rank_main(arguments: Any) -> Any:
         contender.close()
         dist.barrier()
     return {"accuracies": accuracies, "shares": shares}
+
+
+def slow_down(optimizer: Any, begun: int, step: int) -> None:
+    """Set the rate of step ``begun + step``."""
+    for group in optimizer.param_groups:
+        group["lr"] = RATE * (1 - (begun + step) / (EPOCHS * STEPS))
 
 
 def accuracy(model: Any, state: Any, pictures: Any) -> float:
@@ -65,7 +73,7 @@ def interval(values: list[float]) -> float:
 
 def measure() -> list[Figure]:
     """Figures of both runs."""
-    runs = {"unlike devices": run_job(__file__, IMAGE_CLUSTER), "one device": run_job(__file__, ONE)}
+    runs = {"unlike devices": run_job(__file__, CLUSTER), "one device": run_job(__file__, ONE)}
     figures = []
     for name, found in runs.items():
         print(f"# accuracy, {name}: {EPOCHS} x {STEPS} steps of {BATCH}, {found}")

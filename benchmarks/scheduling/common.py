@@ -18,11 +18,15 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Cluster:
-    """Emulated devices at the nominal pace. ``fixed_us``: microseconds of every operator, times the slowness."""
+    """Emulated devices at the nominal pace. ``fixed_us``: microseconds of every operator, times the slowness.
+
+    ``more``: names and values of the emulator's other settings.
+    """
 
     ranks: str
     slowness: str
     fixed_us: float = 5
+    more: tuple[tuple[str, str], ...] = ()
 
     def environment(self) -> dict[str, str]:
         """Return what the emulator reads."""
@@ -30,6 +34,7 @@ class Cluster:
             "KAITIAN_EMULATOR_PACE": "nominal",
             "KAITIAN_EMULATOR_SLOWNESS": self.slowness,
             "KAITIAN_EMULATOR_FIXED_US": str(self.fixed_us),
+            **dict(self.more),
         }
 
     def __str__(self) -> str:

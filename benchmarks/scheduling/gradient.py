@@ -1,6 +1,7 @@
 """The gradient of a balanced step beside that of one process: runs tests/python/balance/test_gradients.py.
 
-The figure is the largest relative L2 difference in float64 over all of its cases.
+The figure is the largest relative L2 difference in float64 over all of its cases. The tests also hold differences in
+float32 against those of one process whose batch is permuted.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import sys
 from typing import Any
 
 import pytest
+import torch
 from common import ROOT, Figure, main_of
 
 TESTS = ROOT / "tests/python/balance/test_gradients.py"
@@ -29,7 +31,8 @@ class Largest:
 
             def difference(found: Any, wanted: Any, original: Any = original) -> float:
                 apart: float = original(found, wanted)
-                self.value, self.compared = max(self.value, apart), self.compared + 1
+                if found[0].dtype == torch.float64:
+                    self.value, self.compared = max(self.value, apart), self.compared + 1
                 return apart
 
             module.difference = difference

@@ -9,7 +9,7 @@ from common import ROOT, Cluster
 
 sys.path.append(str(ROOT / "examples"))
 
-BATCH = 64
+BATCH, RATE = 64, 0.05
 IMAGES = 12_800  # of the training set
 #: Speeds 1 : 2 : 4, as fast as leaves most of two cores to the real work.
 IMAGE_CLUSTER = Cluster("alpha:2,beta:1,gamma:1", "alpha=16,beta=8,gamma=4")
@@ -39,7 +39,7 @@ def make_model(images: Any, seed: int = 0) -> Any:
 
 
 def make_optimizer(model: Any) -> Any:
-    """SGD with momentum at a constant rate."""
+    """SGD with momentum, at the rate RATE unless that is changed."""
     import torch
 
-    return torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    return torch.optim.SGD(model.parameters(), RATE, momentum=0.9)

@@ -88,9 +88,12 @@ class Contender:
         """Train for some steps; seconds of each on the first of its ranks, known to all ranks of the job.
 
         The steps are an epoch of their own, as ranks that are left out do not see when another rank breaks off. Equal
-        calls train on the same global batches.
+        calls train on the same global batches. ``before_step(k)`` is called before the k-th step's work, and before
+        each of its micro-batches.
         """
-        marks = self._train(self._next(steps), before_step) if self.member else []
+        begun = self._position // self.batch
+        data = self._next(steps)
+        marks = self._train(data, begun, before_step) if self.member else []
         every: list[list[float]] = [[] for _ in range(dist.get_world_size())]
         dist.all_gather_object(every, [after - before for before, after in itertools.pairwise(marks)])
         return every[self.ranks[0]]
@@ -99,16 +102,18 @@ class Contender:
         begin, self._position = self._position, self._position + steps * self.batch
         return Subset(self.data, [index % len(self.data) for index in range(begin, self._position)])
 
-    def _train(self, data: Subset[tuple[torch.Tensor, ...]], before_step: Callable[[int], None] | None) -> list[float]:
+    def _train(
+        self, data: Subset[tuple[torch.Tensor, ...]], begun: int, before_step: Callable[[int], None] | None
+    ) -> list[float]:
         loader = self.balancer.loader(data, epoch=self._turn)
         self._turn += 1
         if torch.accelerator.is_available():
             torch.accelerator.synchronize()
         marks = [time.perf_counter()]
         for x, y in loader:
-            if before_step:
-                before_step(len(marks) - 1)
             with self.balancer.step() as step:
+                if before_step:
+                    before_step(step.piece.step - begun)
                 loss = functional.cross_entropy(self.model(x), y)
                 step.weigh(loss).backward()
             self.losses.append((step.piece.step, loss.detach(), step.items))
@@ -144,10 +149,12 @@ def curves_of(
     make: Callable[[], nn.Module] = net,
     optimizer: Callable[[nn.Module], torch.optim.Optimizer] = optimizer_of,
     repetitions: int = 3,
+    weighed: bool = True,
 ) -> list[Curve]:
     """Measure each rank's whole training steps, by the device's clock; all ranks get all curves.
 
     The rank is alone in its DistributedDataParallel: what that does on the device is in the curve, communication not.
+    ``weighed``: the loss is scaled, as uneven shares need it; that is an operator forward and one backward.
     """
     groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
     model = DistributedDataParallel(make().to(device), process_group=groups[dist.get_rank()])
@@ -155,7 +162,8 @@ def curves_of(
 
     def step(items: int) -> None:
         x, y = (part[:items].to(device) for part in data.tensors)
-        functional.cross_entropy(model(x), y).backward()
+        loss = functional.cross_entropy(model(x), y)
+        (loss * 0.5 if weighed else loss).backward()
         update.step()
         update.zero_grad()
 
