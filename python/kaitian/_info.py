@@ -89,7 +89,7 @@ def _paths(backend: Any, ranks: list[dict[str, Any]]) -> list[PathFacts]:
             collective="any",
             tensors="host",
             bytes=LARGE,
-            path="exchange between the ranks",
+            path=f"exchange through {'shared memory' if backend.shares_memory() else 'sockets'}",
             reason="CPU tensors need no staging and no vendor library",
         )
     )

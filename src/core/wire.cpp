@@ -13,6 +13,16 @@ std::string textOf(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+std::string hexOf(std::span<const std::byte> bytes) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const std::byte b : bytes) {
+    text += kDigits[std::to_integer<unsigned>(b) >> 4U];
+    text += kDigits[std::to_integer<unsigned>(b) & 15U];
+  }
+  return text;
+}
+
 Writer& Writer::number(double value) { return number(std::bit_cast<std::uint64_t>(value)); }
 
 Writer& Writer::raw(std::span<const std::byte> bytes) {

@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "host/exchange_checks.h"
+
 namespace kaitian::host {
 namespace {
 
@@ -13,17 +15,6 @@ const Share* shareOf(const std::vector<Share>& shares, int rank) {
     if (s.rank == rank) return &s;
   }
   return nullptr;
-}
-
-Status checkRequest(const ExchangeRequest& request, int rank) {
-  if (!request.plan) return {Code::internal, "exchange: the request has no plan"};
-  const auto r = static_cast<std::size_t>(rank);
-  const plan::Plan& plan = *request.plan;
-  if (plan.gives.size() <= r || plan.takes.size() <= r || plan.gives[r].size() != request.gives.size() ||
-      plan.takes[r].size() != request.takes.size()) {
-    return {Code::internal, "exchange: the addresses do not fit the gives and takes of the plan"};
-  }
-  return {};
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "host/exchange.h"
+#include "host/exchange_checks.h"
 #include "kaitian/host/ranks.h"
 
 namespace kaitian::host {
@@ -117,13 +118,8 @@ Status ExchangeEngine::unitArrived(int from, Phase phase) {
 
 Status ExchangeEngine::verify(const InItem& item, int from) const {
   if (item.arrivedTicket == item.ticket && item.arrivedBytes == item.bytes) return {};
-  return {Code::mismatch,
-          rankName(options_.globalRanks, from) + " sent another unit (" + text(item.arrivedBytes) +
-              " bytes) than " + rankName(options_.globalRanks, options_.rank) + " expects (" +
-              text(item.bytes) + " bytes) for operation #" + text(item.exchange->request_.sequence) +
-              " chunk " + text(item.exchange->request_.chunk) +
-              ": the ranks planned it differently; are their options equal?",
-          globalRank(options_.globalRanks, from)};
+  return otherUnit(options_.globalRanks, {from, item.arrivedBytes}, {options_.rank, item.bytes},
+                   item.exchange->request_.sequence, item.exchange->request_.chunk);
 }
 
 Status ExchangeEngine::deliver(int from, Phase phase, std::uint64_t ordinal) {

@@ -24,7 +24,8 @@ net::FrameHeader frame(net::FrameType type, std::uint64_t a = 0, std::uint64_t b
 
 }  // namespace
 
-TcpGroup::TcpGroup(Options options, std::vector<net::Socket> sockets, net::EpollPoller& poller)
+TcpGroup::TcpGroup(Options options, std::vector<net::Socket> sockets, net::EpollPoller& poller,
+                   shm::Meeting meeting)
     : options_(std::move(options)),
       poller_(poller),
       peers_(sockets.size()),
@@ -44,6 +45,17 @@ TcpGroup::TcpGroup(Options options, std::vector<net::Socket> sockets, net::Epoll
     peers_[r].connection =
         std::make_unique<net::Connection>(static_cast<int>(r), std::move(sockets[r]), limits);
   }
+  if (meeting.neighbours) share(std::move(*meeting.neighbours));
+}
+
+void TcpGroup::share(shm::Neighbours neighbours) {
+  Cutting cutting = options_.cutting;
+  const auto rank = static_cast<std::size_t>(options_.rank);
+  cutting.unitBytes =
+      std::min<std::int64_t>(cutting.unitBytes, neighbours.segments[rank].geometry().slotBytes);
+  shared_ = std::make_unique<Shared>(
+      shm::SharedEngine::Options{options_.rank, options_.layout, cutting, options_.globalRanks},
+      std::move(neighbours));
 }
 
 // ---- what the caller asks for
@@ -52,7 +64,11 @@ TcpGroup::TcpGroup(Options options, std::vector<net::Socket> sockets, net::Epoll
 void TcpGroup::publish(const Signature& mine) {
   if (failed()) return;
   if (Status s = ledger_.add(options_.rank, mine); !s.ok()) return fail(s);
-  tellAll(frame(net::FrameType::signature), serialize(mine));
+  const std::vector<std::byte> text = serialize(mine);
+  if (shared_ && shared_->board.write(mine.sequence, text))
+    shared_->told = true;
+  else
+    tellAll(frame(net::FrameType::signature), text);
   for (int r = 0; r < layout().worldSize(); ++r) {
     if (at(r).left && ledger_.published(r) <= mine.sequence)
       return fail(left(r, describe(mine, options_.globalRanks)));
@@ -69,13 +85,14 @@ std::shared_ptr<Exchange> TcpGroup::exchange(ExchangeRequest request) {
   };
   if (failed()) return std::make_shared<Inert>();
   const std::uint64_t sequence = request.sequence;
-  Result<std::shared_ptr<Exchange>> started = exchanges_.start(std::move(request));
+  Result<std::shared_ptr<Exchange>> started =
+      shared_ ? shared_->exchanges.start(std::move(request)) : exchanges_.start(std::move(request));
   if (!started.ok()) {
     fail(started.status());
     return std::make_shared<Inert>();
   }
   for (int r = 0; r < layout().worldSize(); ++r) {
-    if (at(r).left && exchanges_.needs(r)) fail(left(r, "operation #" + std::to_string(sequence)));
+    if (at(r).left && needs(r)) fail(left(r, "operation #" + std::to_string(sequence)));
   }
   return std::move(started).value();
 }
@@ -123,14 +140,73 @@ void TcpGroup::attach() {
 bool TcpGroup::poll() {
   if (closed_) return false;
   if (!attached_) attach();
+  if (shared_) shared_->bell.disarm();
   bool moved = false;
   for (int r = 0; r < layout().worldSize(); ++r) moved = receive(r) || moved;
   moved = exchanges_.combine(kCombinesPerPoll) || moved;
+  moved = pollShared() || moved;
   for (int r = 0; r < layout().worldSize(); ++r) moved = flush(r) || moved;
   const auto now = Clock::now();
   heartbeats(now);
   settleLoss(now);
   return moved;
+}
+
+bool TcpGroup::pollShared() {
+  if (!shared_ || failed()) return false;
+  const Result<bool> moved = stepShared();
+  if (!moved.ok()) {
+    fail(moved.status());
+    return true;
+  }
+  if (!moved.value() && !shared_->told) return false;
+  shared_->told = false;
+  shared_->bell.ring();
+  return true;
+}
+
+Result<bool> TcpGroup::stepShared() {
+  bool heard = false;
+  for (int r = 0; r < layout().worldSize(); ++r) {
+    Result<bool> more = hear(r);
+    if (!more.ok()) return more;
+    heard = heard || more.value();
+  }
+  Result<bool> moved = shared_->exchanges.poll(kCombinesPerPoll);
+  if (!moved.ok()) return moved;
+  return moved.value() || heard;
+}
+
+/// Takes what a rank of this host has told of its calls.
+Result<bool> TcpGroup::hear(int peer) {
+  if (!shared_ || peer == options_.rank) return false;
+  const std::uint64_t before = ledger_.published(peer);
+  for (std::uint64_t n = before;; ++n) {
+    const std::span<const std::byte> text = shared_->board.read(peer, n);
+    if (text.empty()) break;
+    Result<Signature> signature = parseSignature(text, layout().worldSize());
+    Status status = signature.ok() ? ledger_.add(peer, signature.value()) : signature.status();
+    if (!status.ok()) return blame(peer, status);
+  }
+  if (ledger_.published(peer) == before) return false;
+  shared_->board.heard(peer, ledger_.published(peer));
+  return true;
+}
+
+/// Whether this rank waits for what others do in shared memory.
+bool TcpGroup::awaits() const {
+  if (shared_->exchanges.busy()) return true;
+  for (int r = 0; r < layout().worldSize(); ++r)
+    if (ledger_.published(r) < ledger_.published(options_.rank)) return true;
+  return false;
+}
+
+bool TcpGroup::rest() {
+  if (!shared_ || failed() || !awaits()) return true;
+  shared_->bell.arm();
+  if (!pollShared()) return true;
+  shared_->bell.disarm();
+  return false;
 }
 
 bool TcpGroup::receive(int peer) {
@@ -160,7 +236,8 @@ void TcpGroup::credit(int peer) {
 
 Clock::time_point TcpGroup::nextPoll() const {
   if (closed_) return Clock::time_point::max();
-  if (!attached_ || exchanges_.canCombine()) return Clock::now();
+  if (!attached_ || exchanges_.canCombine() || (shared_ && (shared_->told || shared_->exchanges.stirred())))
+    return Clock::now();
   Clock::time_point next = loss_ ? loss_->until : Clock::time_point::max();
   for (const Peer& peer : peers_) {
     if (!peer.connection || !peer.connection->open()) continue;
@@ -286,7 +363,11 @@ Status TcpGroup::noteArrived(int peer, const net::FrameHeader& header) {
 Status TcpGroup::signatureArrived(int peer) {
   Result<Signature> signature = parseSignature(at(peer).record, layout().worldSize());
   if (!signature.ok()) return signature.status();
-  return ledger_.add(peer, signature.value());
+  // What it told before in lines comes first.
+  if (Result<bool> earlier = hear(peer); !earlier.ok()) return earlier.status();
+  Status added = ledger_.add(peer, signature.value());
+  if (shared_ && added.ok()) shared_->board.heard(peer, ledger_.published(peer));
+  return added;
 }
 
 }  // namespace kaitian::host

@@ -1,4 +1,7 @@
-// The host group over TCP: ties the engines to the connections and keeps the failure plane.
+// The host group: ties the engines to the connections and keeps the failure plane.
+//
+// Exchanges of a group on one host go through memory that all its ranks map, if they share any, and so does
+// what they call; all else, and exchanges over several hosts, through a connection per pair.
 //
 // Failure: the first reason wins. Whoever has a reason tells it to all others and passes on the first that it
 // hears, so that all ranks hold the same message. A connection that ends without goodbye and without a reason
@@ -17,6 +20,9 @@
 #include "host/exchange.h"
 #include "host/ledger.h"
 #include "host/net/connection.h"
+#include "host/shm/board.h"
+#include "host/shm/exchange.h"
+#include "host/shm/meeting.h"
 #include "host/transfer.h"
 #include "kaitian/host/host_group.h"
 
@@ -35,11 +41,12 @@ class TcpGroup final : public HostGroup, private net::FrameHandler {
     std::chrono::milliseconds heartbeat{2'500};
   };
   /// `sockets[r]` is connected to rank r; none for the own rank.
-  TcpGroup(Options options, std::vector<net::Socket> sockets, net::EpollPoller& poller);
+  TcpGroup(Options options, std::vector<net::Socket> sockets, net::EpollPoller& poller, shm::Meeting meeting);
   ~TcpGroup() override;
 
   int rank() const noexcept override { return options_.rank; }
   const plan::Layout& layout() const noexcept override { return options_.layout; }
+  bool sharesMemory() const noexcept override { return shared_ != nullptr; }
 
   void publish(const Signature& mine) override;
   const Signature* signature(std::uint64_t sequence, int rank) const override {
@@ -59,6 +66,7 @@ class TcpGroup final : public HostGroup, private net::FrameHandler {
   }
 
   bool poll() override;
+  bool rest() override;
   Clock::time_point nextPoll() const override;
 
   void fail(const Status& reason) override;
@@ -86,6 +94,27 @@ class TcpGroup final : public HostGroup, private net::FrameHandler {
   Status abortArrived(int peer, const net::FrameHeader& header);
   Status goodbyeArrived(int peer);
 
+  /// What a group has whose ranks share memory.
+  struct Shared {
+    Shared(shm::SharedEngine::Options options, shm::Neighbours theNeighbours)
+        : neighbours(std::move(theNeighbours)),
+          exchanges(options, neighbours.segments),
+          board(options.rank, neighbours.segments),
+          bell(options.rank, neighbours) {}
+
+    shm::Neighbours neighbours;
+    shm::SharedEngine exchanges;
+    shm::Board board;
+    shm::Bell bell;
+    bool told = false;  // something that nobody has been woken for
+  };
+  void share(shm::Neighbours neighbours);
+  bool pollShared();
+  Result<bool> stepShared();
+  Result<bool> hear(int peer);
+  bool awaits() const;
+  bool needs(int peer) const { return exchanges_.needs(peer) || (shared_ && shared_->exchanges.needs(peer)); }
+
   void attach();
   bool receive(int peer);
   bool flush(int peer);
@@ -110,7 +139,8 @@ class TcpGroup final : public HostGroup, private net::FrameHandler {
   net::EpollPoller& poller_;
   std::vector<Peer> peers_;
   Ledger ledger_;
-  ExchangeEngine exchanges_;
+  ExchangeEngine exchanges_;        // over connections; idle where there is shared memory
+  std::unique_ptr<Shared> shared_;  // or none
   TransferEngine transfers_;
   bool attached_ = false, closed_ = false, messageTurn_ = false;
 

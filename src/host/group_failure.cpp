@@ -32,6 +32,7 @@ void TcpGroup::fail(const Status& reason) {
   core::log(core::LogLevel::info, global(options_.rank), "group '", options_.name,
             "' failed: ", reason.toString());
   exchanges_.drop();
+  if (shared_) shared_->exchanges.drop();
   transfers_.drop();
   const std::string text = reason.message().substr(0, kReasonBytes);
   const net::FrameHeader header{net::FrameType::abort, 0, 0, static_cast<std::uint64_t>(reason.code()),
@@ -56,13 +57,14 @@ Status TcpGroup::abortArrived(int peer, const net::FrameHeader& header) {
 
 Status TcpGroup::goodbyeArrived(int peer) {
   at(peer).left = true;
+  if (Result<bool> heard = hear(peer); !heard.ok()) return heard.status();
   return stillNeeded(peer);
 }
 
 Status TcpGroup::stillNeeded(int peer) const {
   const bool alone =
       std::all_of(peers_.begin(), peers_.end(), [](const Peer& p) { return !p.connection || p.left; });
-  if (exchanges_.needs(peer)) return left(peer, "a collective with it");
+  if (needs(peer)) return left(peer, "a collective with it");
   if (transfers_.needs(peer)) return left(peer, "a message from or to it");
   if (alone && transfers_.waitsForAnySource()) return left(peer, "a message from any rank");
   for (std::uint64_t n = ledger_.published(peer); n < ledger_.published(options_.rank); ++n) {

@@ -11,13 +11,14 @@ constexpr std::uint32_t kMagic = 0x4449544b;  // "KTID"
 /// The text fields in the order of the record. The first one is read whatever the protocol.
 template <typename AnyIdentity>
 auto textsOf(AnyIdentity& i) {
-  return std::array{&i.version, &i.torch,   &i.host,           &i.hostname,     &i.deviceType, &i.vendor,
-                    &i.model,   &i.library, &i.libraryVersion, &i.capabilities, &i.settings,   &i.address};
+  return std::array{&i.version,  &i.torch,   &i.host,    &i.hostname,       &i.deviceType,
+                    &i.vendor,   &i.model,   &i.library, &i.libraryVersion, &i.capabilities,
+                    &i.settings, &i.address, &i.local};
 }
 
-constexpr std::array<const char*, 12> kTextNames = {"version",        "torch",        "host",     "hostname",
-                                                    "deviceType",     "vendor",       "model",    "library",
-                                                    "libraryVersion", "capabilities", "settings", "address"};
+constexpr std::array<const char*, 13> kTextNames = {
+    "version", "torch",          "host",         "hostname", "deviceType", "vendor", "model",
+    "library", "libraryVersion", "capabilities", "settings", "address",    "local"};
 
 }  // namespace
 

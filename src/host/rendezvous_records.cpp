@@ -8,8 +8,8 @@ namespace {
 constexpr std::uint32_t kDecisionMagic = 0x4344544b;  // "KTDC"
 constexpr std::uint32_t kStatusMagic = 0x5453544b;    // "KTST"
 constexpr std::size_t kMessageLimit = 8192;
-/// 12 texts with their lengths and less than 64 bytes of numbers.
-constexpr std::size_t kIdentityLimit = 12 * (kTextLimit + 2) + 64;
+/// 13 texts with their lengths and less than 64 bytes of numbers.
+constexpr std::size_t kIdentityLimit = 13 * (kTextLimit + 2) + 64;
 
 void writeStatus(core::Writer& writer, const Status& status) {
   writer.number(static_cast<std::uint8_t>(status.code())).number(static_cast<std::int32_t>(status.culprit()));

@@ -264,6 +264,10 @@ void Collective::release() {
   auto keepAlive = std::move(buffers_->request.keepAlive);
   if (!keepAlive) return;
   // Tensors may need the GIL to go, which the progress thread never takes.
+  if (allPast(events)) {
+    context_->complete(*state_, [keepAlive = std::move(keepAlive)]() mutable { keepAlive.reset(); });
+    return;
+  }
   context_->cooling.add(
       std::move(events), [&process = context_->process, keepAlive = std::move(keepAlive)]() mutable {
         process.complete([keepAlive = std::move(keepAlive)]() mutable { keepAlive.reset(); });

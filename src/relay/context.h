@@ -1,4 +1,4 @@
-// What the operations of a group share. Progress thread, but where a comment says otherwise.
+// What the operations of a group share. Whoever drives the group, but where a comment says otherwise.
 #pragma once
 
 #include <atomic>
@@ -30,6 +30,10 @@ struct Context {
   /// The group has failed: lane tasks that have not begun return at once. Written by the progress thread,
   /// read by the launch thread; relaxed, since a task that misses it is ended by abort().
   std::atomic<bool> failed{false};
+  /// An operation whose caller drives the group, and what that caller does once it has let go: on its own
+  /// thread callbacks and the dropping of tensors cost no change of threads.
+  const OperationState* driven = nullptr;
+  std::vector<std::function<void()>> afterwards;
 
   Context(ProcessImpl& itsProcess, std::unique_ptr<host::HostGroup> itsHosts,
           std::shared_ptr<Device> itsDevice, std::shared_ptr<VendorLibrary> itsVendor, GroupConfig itsConfig)
@@ -55,7 +59,15 @@ struct Context {
   }
   void finish(OperationState& operation, const Status& status, std::vector<EventRef> events = {},
               int source = -1) {
-    if (auto done = operation.finish(status, std::move(events), source)) process.complete(std::move(done));
+    auto done = operation.finish(status, std::move(events), source);
+    if (done) complete(operation, std::move(done));
+  }
+  /// Runs what may need the GIL, for an operation.
+  void complete(const OperationState& operation, std::function<void()> task) {
+    if (&operation == driven)
+      afterwards.push_back(std::move(task));
+    else
+      process.complete(std::move(task));
   }
 
  private:

@@ -1,7 +1,9 @@
 // A group: what any thread may ask of it, and what the progress thread does for it.
 //
 // Calls from any thread only touch what mutex_ guards and put items into the inbox; everything else belongs
-// to the progress thread, so that the state machines need no locks.
+// to whoever drives, so that the state machines need no locks. That is the progress thread, or, where a rank
+// has no accelerator, a caller who waits for an operation: between two processes that wait for each other a
+// change of threads takes longer than a small operation.
 //
 // Ownership: shared by the Group that the user holds and by the progress thread, which keeps it until it is
 // over.
@@ -26,7 +28,7 @@
 
 namespace kaitian::relay {
 
-class Engine final : public Participant {
+class Engine final : public Participant, public std::enable_shared_from_this<Engine> {
  public:
   Engine(ProcessImpl& process, std::unique_ptr<host::HostGroup> hosts, std::shared_ptr<Device> device,
          std::shared_ptr<VendorLibrary> vendor, GroupConfig config);
@@ -44,18 +46,20 @@ class Engine final : public Participant {
   Status status() const;
   const plan::Layout& layout() const { return layout_; }
   int rank() const { return rank_; }
+  bool sharesMemory() const { return sharesMemory_; }
   host::HostGroup::Traffic traffic();
   void abort(const std::string& reason);
   Status shutdown(std::chrono::milliseconds timeout);
   Status leave(std::chrono::milliseconds patience);
   /// The user has dropped the group.
   void detach();
+  /// The caller waits for the operation: drives the group for a while, until it has finished. REQUIRES: no
+  /// lock of the caller is held that callbacks take.
+  void drive(OperationState& operation, host::Clock::time_point until);
 
   // Progress thread.
-  bool poll() override;
-  host::Clock::time_point nextPoll() const override;
-  Urgency urgency() const override;
-  bool over() const override { return over_; }
+  Turn turn() override;
+  bool rest() override;
 
  private:
   /// A collective, or a call of activate(), in call order until it is planned.
@@ -87,7 +91,14 @@ class Engine final : public Participant {
   OperationRef finishedAtOnce(std::uint64_t sequence, std::function<void()> done,
                               std::shared_ptr<void> keepAlive);
 
-  // engine.cpp
+  // engine_drive.cpp
+  bool leftOver();
+  std::weak_ptr<Engine> driver() { return drivable_ ? weak_from_this() : std::weak_ptr<Engine>(); }
+
+  // engine.cpp, and what follows: whoever drives
+  bool poll();
+  host::Clock::time_point nextPoll() const;
+  Urgency urgency() const;
   bool takeInbox();
   void take(Item& item);
   bool publish();
@@ -140,8 +151,11 @@ class Engine final : public Participant {
   ProcessImpl& process_;
   const plan::Layout layout_;
   const int rank_;
+  const bool sharesMemory_;
   const std::shared_ptr<Context> context_;
   PassedCalls passed_;
+  const bool drivable_;  // who waits may drive: staging memory and devices belong to the progress thread
+  const bool crowded_;   // ranks of this host have fewer processors than they are
 
   mutable std::mutex mutex_;  // guards what follows, up to the next comment
   std::condition_variable ended_;
@@ -155,7 +169,8 @@ class Engine final : public Participant {
   std::string ownCapabilities_;
   host::HostGroup::Traffic lastTraffic_;
 
-  // Progress thread only.
+  std::mutex drive_;  // held by who drives; guards what follows
+
   std::vector<Item> taken_;  // changes places with inbox_, so that both keep their memory
   Activation activation_;
   struct Unpublished {

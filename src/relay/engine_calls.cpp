@@ -3,17 +3,23 @@
 #include <limits>
 #include <utility>
 
+#include "kaitian/core/processors.h"
 #include "relay/engine.h"
 
 namespace kaitian::relay {
+
+using core::allowedProcessors;
 
 Engine::Engine(ProcessImpl& process, std::unique_ptr<host::HostGroup> hosts, std::shared_ptr<Device> device,
                std::shared_ptr<VendorLibrary> vendor, GroupConfig config)
     : process_(process),
       layout_(hosts->layout()),
       rank_(hosts->rank()),
+      sharesMemory_(hosts->sharesMemory()),
       context_(std::make_shared<Context>(process, std::move(hosts), std::move(device), std::move(vendor),
                                          std::move(config))),
+      drivable_(!context_->device),
+      crowded_(layout_.hostMembers(layout_.hostOf(rank_)).size() > allowedProcessors()),
       timeout_(context_->config.timeout),
       activation_(context_) {}
 
@@ -44,7 +50,7 @@ bool Engine::mayUseVendor(const Request& request) const {
 OperationRef Engine::finishedAtOnce(std::uint64_t sequence, std::function<void()> done,
                                     std::shared_ptr<void> keepAlive) {
   auto state = std::make_shared<OperationState>(sequence, std::move(done));
-  context_->finish(*state, poison_);
+  if (auto callback = state->finish(poison_, {}, -1)) process_.complete(std::move(callback));
   if (keepAlive) process_.complete([keepAlive = std::move(keepAlive)]() mutable { keepAlive.reset(); });
   return state;
 }
@@ -53,7 +59,8 @@ OperationRef Engine::submit(Request request) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (!poison_.ok() || closed_)
     return finishedAtOnce(nextSequence_, std::move(request.done), std::move(request.keepAlive));
-  auto state = std::make_shared<OperationState>(nextSequence_++, std::move(request.done));
+  auto state = std::make_shared<OperationState>(nextSequence_++, std::move(request.done), driver());
+  const bool wake = !(request.callerWaits && drivable_);
   Lane::TicketRef ticket = mayUseVendor(request) ? context_->lane->reserve() : nullptr;
   const auto timeout = timeoutOr(request.timeout);
   auto collective = std::make_shared<Collective>(context_, std::move(request), state, ticket, timeout);
@@ -63,7 +70,7 @@ OperationRef Engine::submit(Request request) {
         engine.queue_.push_back({collective, nullptr, ticket, {}, {}});
         engine.watch(collective->deadline());
       },
-      true);
+      wake);
   return state;
 }
 
@@ -71,7 +78,7 @@ OperationRef Engine::submit(MessageRequest request) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (!poison_.ok() || closed_)
     return finishedAtOnce(nextSequence_, std::move(request.done), std::move(request.keepAlive));
-  auto state = std::make_shared<OperationState>(nextSequence_, std::move(request.done));
+  auto state = std::make_shared<OperationState>(nextSequence_, std::move(request.done), driver());
   const auto timeout = timeoutOr(request.timeout);
   auto message = std::make_shared<MessageRun>(context_, std::move(request), state, timeout);
   push([message = std::move(message)](Engine& engine) { engine.startMessage(message); }, true);

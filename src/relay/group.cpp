@@ -34,6 +34,7 @@ class GroupHandle final : public Group {
   Status status() const override { return engine_->status(); }
   const plan::Layout& layout() const override { return engine_->layout(); }
   int rank() const override { return engine_->rank(); }
+  bool sharesMemory() const override { return engine_->sharesMemory(); }
   host::HostGroup::Traffic traffic() const override { return engine_->traffic(); }
   void abort(const std::string& reason) override { engine_->abort(reason); }
   Status shutdown(std::chrono::milliseconds timeout) override { return engine_->shutdown(timeout); }

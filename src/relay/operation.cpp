@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "relay/engine.h"
+
 namespace kaitian::relay {
 
 bool OperationState::completed() const {
@@ -9,7 +11,9 @@ bool OperationState::completed() const {
          std::all_of(events_.begin(), events_.end(), [](const EventRef& event) { return event->query(); });
 }
 
-bool OperationState::wait(host::Clock::time_point until) const {
+bool OperationState::wait(host::Clock::time_point until) {
+  if (finished()) return true;
+  if (const auto driver = driver_.lock()) driver->drive(*this, until);
   if (finished()) return true;
   std::unique_lock<std::mutex> lock(mutex_);
   if (until == host::Clock::time_point::max()) {

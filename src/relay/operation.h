@@ -6,6 +6,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -13,15 +14,18 @@
 
 namespace kaitian::relay {
 
+class Engine;
+
 class OperationState final : public Operation {
  public:
-  OperationState(std::uint64_t sequence, std::function<void()> done)
-      : sequence_(sequence), done_(std::move(done)) {}
+  /// `driver`: the group, if who waits may drive it.
+  OperationState(std::uint64_t sequence, std::function<void()> done, std::weak_ptr<Engine> driver = {})
+      : sequence_(sequence), done_(std::move(done)), driver_(std::move(driver)) {}
 
   std::uint64_t sequence() const override { return sequence_; }
   bool finished() const override { return finished_.load(std::memory_order_acquire); }
   bool completed() const override;
-  bool wait(host::Clock::time_point until) const override;
+  bool wait(host::Clock::time_point until) override;
   Status status() const override { return status_; }
   std::vector<EventRef> events() const override { return events_; }
   int source() const override { return source_; }
@@ -32,13 +36,14 @@ class OperationState final : public Operation {
  private:
   const std::uint64_t sequence_;
   std::function<void()> done_;
+  const std::weak_ptr<Engine> driver_;
   // Published by finished_ (release) to whoever reads it (acquire); constant from then on.
   Status status_;
   std::vector<EventRef> events_;
   int source_ = -1;
   std::atomic<bool> finished_{false};
-  mutable std::mutex mutex_;
-  mutable std::condition_variable reached_;
+  std::mutex mutex_;
+  std::condition_variable reached_;
 };
 
 }  // namespace kaitian::relay

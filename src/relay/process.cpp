@@ -73,26 +73,25 @@ void ProcessImpl::drive(Shared& shared) {
       shared.added.clear();
       shared.driving = !participants.empty();
     }
-    bool moved = false;
-    auto urgency = Participant::Urgency::none;
-    auto next = Clock::time_point::max();
-    for (const auto& participant : participants) {
-      moved = participant->poll() || moved;
-      urgency = std::max(urgency, participant->urgency());
-      next = std::min(next, participant->nextPoll());
-    }
-    const auto over =
-        std::erase_if(participants, [](const auto& participant) { return participant->over(); });
-    moved = moved || over > 0;  // the next turn notes it
+    Participant::Turn all;
+    std::erase_if(participants, [&](const auto& participant) {
+      const Participant::Turn turn = participant->turn();
+      all.moved = all.moved || turn.moved || turn.over;  // what is over is noted when the loop comes round
+      all.urgency = std::max(all.urgency, turn.urgency);
+      all.next = std::min(all.next, turn.next);
+      return turn.over;
+    });
     if (participants.empty() && shared.stopping.load(std::memory_order_acquire)) {
       std::lock_guard<std::mutex> lock(shared.mutex);
       if (shared.added.empty()) return;
       continue;
     }
-    if (moved)
+    const auto rests = [](const auto& participant) { return participant->rest(); };
+    const bool asks = all.urgency == Participant::Urgency::high;  // does not sleep long enough to be woken
+    if (all.moved || !(asks || std::all_of(participants.begin(), participants.end(), rests)))
       backoff.reset();
     else
-      backoff.rest(*shared.poller, urgency, next);
+      backoff.rest(*shared.poller, all.urgency, all.next);
   }
 }
 

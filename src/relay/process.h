@@ -24,17 +24,21 @@ namespace kaitian::relay {
 /// A group as the progress thread sees it. All calls come from there.
 class Participant {
  public:
-  /// How soon poll() wants to be called again though nothing wakes the thread: device events are only seen by
+  /// How soon turn() wants to be called again though nothing wakes the thread: device events are only seen by
   /// asking.
   enum class Urgency { none, low, high };
+  struct Turn {
+    bool moved = false;
+    Urgency urgency = Urgency::none;
+    host::Clock::time_point next = host::Clock::time_point::max();  // when to come again at the latest
+    bool over = false;  // nothing is left to be done: the progress thread drops it
+  };
 
   virtual ~Participant() = default;
-  /// Moves what can be moved; true if anything moved. Never blocks.
-  virtual bool poll() = 0;
-  virtual host::Clock::time_point nextPoll() const = 0;
-  virtual Urgency urgency() const = 0;
-  /// Nothing is left to be done: the progress thread drops it.
-  virtual bool over() const = 0;
+  /// Moves what can be moved. Never blocks.
+  virtual Turn turn() = 0;
+  /// The thread is about to sleep; false if there is something to do at once.
+  virtual bool rest() = 0;
 };
 
 class ProcessImpl final : public Process {

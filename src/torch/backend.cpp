@@ -177,6 +177,7 @@ c10::intrusive_ptr<Backend> Backend::create(Config config) {
   auto shared = process(config.towards);
   host::Identity identity = config.identity;
   identity.address = shared->listener()->address();
+  identity.local = shared->listener()->localName();
 
   const host::RendezvousOptions options = rendezvousOptions(config, deadline);
   TorchStore store(config.store);

@@ -151,6 +151,7 @@ class Backend final : public c10d::Backend {
     std::vector<std::int64_t> sends, receives;
     const c10d::ReduceOp* op = nullptr;
     std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
+    bool waits = false;    // the caller waits for the Work at once
     bool unequal = false;  // all-to-all whose parts may differ in size
     /// Turns counts of elements into counts of bytes, for movement that goes by bytes.
     std::function<void(Call&)> bytesOf;

@@ -17,6 +17,7 @@ WorkRef Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& optio
   call.collective.counts = {tensors[0].numel()};
   call.outputs = tensors;
   call.timeout = options.timeout;
+  call.waits = !options.asyncOp;
   call.bytesOf = [](Call& c) { c.collective.counts = {static_cast<std::int64_t>(c.outputs[0].nbytes())}; };
   call.whole = [options](c10d::Backend& child, Tensors&, Tensors& out) {
     return child.broadcast(out, options);
@@ -47,6 +48,7 @@ WorkRef Backend::reduceAll(Tensors& tensors, const c10d::AllreduceCoalescedOptio
   call.outputs = tensors;
   call.op = &options.reduceOp;
   call.timeout = options.timeout;
+  call.waits = !options.asyncOp;
   call.whole = [options](c10d::Backend& child, Tensors&, Tensors& out) {
     return out.size() == 1 ? child.allreduce(out, options) : child.allreduce_coalesced(out, options);
   };
@@ -65,6 +67,7 @@ WorkRef Backend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   call.outputs = tensors;
   call.op = &options.reduceOp;
   call.timeout = options.timeout;
+  call.waits = !options.asyncOp;
   call.whole = [options](c10d::Backend& child, Tensors&, Tensors& out) { return child.reduce(out, options); };
   return run(std::move(call));
 }
@@ -88,6 +91,7 @@ WorkRef Backend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
   call.inputs = inputs;
   call.outputs = outputs[0];
   call.timeout = options.timeout;
+  call.waits = !options.asyncOp;
   call.bytesOf = [](Call& c) {
     for (std::size_t i = 0; i < c.outputs.size(); ++i)
       c.collective.counts[i] = static_cast<std::int64_t>(c.outputs[i].nbytes());
@@ -127,6 +131,7 @@ WorkRef Backend::gatherAll(const char* name, Tensors& outputs, Tensors& inputs,
   call.inputs = inputs;
   call.outputs = outputs;
   call.timeout = options.timeout;
+  call.waits = !options.asyncOp;
   call.bytesOf = [size = static_cast<std::size_t>(getSize())](Call& c) {
     for (std::size_t i = 0; i < c.collective.counts.size(); ++i)
       c.collective.counts[i] = static_cast<std::int64_t>(c.inputs[i / size].nbytes());
@@ -162,6 +167,7 @@ WorkRef Backend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inp
     }
   }
   call.timeout = options.timeout;
+  call.waits = !options.asyncOp;
   call.bytesOf = [](Call& c) {
     for (std::size_t i = 0; i < c.outputs.size(); ++i)
       c.collective.counts[i] = static_cast<std::int64_t>(c.outputs[i].nbytes());
@@ -194,6 +200,7 @@ WorkRef Backend::gather(std::vector<Tensors>& outputs, Tensors& inputs, const c1
   call.collective.counts.assign(static_cast<std::size_t>(getSize()), inputs[0].numel());
   call.inputs = inputs;
   call.timeout = options.timeout;
+  call.waits = !options.asyncOp;
   call.bytesOf = [](Call& c) {
     for (auto& count : c.collective.counts) count = static_cast<std::int64_t>(c.inputs[0].nbytes());
   };
@@ -232,6 +239,7 @@ WorkRef Backend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
   call.collective.counts.assign(static_cast<std::size_t>(getSize()), outputs[0].numel());
   call.outputs = outputs;
   call.timeout = options.timeout;
+  call.waits = !options.asyncOp;
   call.bytesOf = [](Call& c) {
     for (auto& count : c.collective.counts) count = static_cast<std::int64_t>(c.outputs[0].nbytes());
   };
@@ -260,6 +268,7 @@ WorkRef Backend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
   call.outputs = outputs;
   call.op = &options.reduceOp;
   call.timeout = options.timeout;
+  call.waits = !options.asyncOp;
   call.whole = [options](c10d::Backend& child, Tensors& in, Tensors& out) {
     std::vector<Tensors> lists{in};
     return child.reduce_scatter(out, lists, options);
@@ -299,6 +308,7 @@ WorkRef Backend::scatterReduced(const char* name, Tensors& outputs, Tensors& inp
   call.outputs = outputs;
   call.op = &options.reduceOp;
   call.timeout = options.timeout;
+  call.waits = !options.asyncOp;
   call.whole = [options](c10d::Backend& child, Tensors& in, Tensors& out) {
     return in.size() == 1 ? child._reduce_scatter_base(out[0], in[0], options)
                           : child.reduce_scatter_tensor_coalesced(out, in, options);
@@ -313,6 +323,7 @@ WorkRef Backend::barrier(const c10d::BarrierOptions& options) {
   call.type = c10d::OpType::BARRIER;
   call.collective.kind = Kind::barrier;
   call.timeout = options.timeout;
+  call.waits = !options.asyncOp;
   return run(std::move(call));
 }
 

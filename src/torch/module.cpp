@@ -245,6 +245,7 @@ PYBIND11_MODULE(_C, module) {
       .def("path", &kaitian::shim::pathOf, py::kw_only(), py::arg("kind"), py::arg("dtype"), py::arg("op"),
            py::arg("bytes"), py::arg("on_device"))
       .def("counters", &kaitian::shim::countersOf)
+      .def("shares_memory", [](Backend& self) { return self.group().sharesMemory(); })
       .def_property_readonly(
           "options",
           [](Backend& self) {

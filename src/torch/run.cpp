@@ -71,6 +71,7 @@ WorkRef Backend::run(Call call) {
   request.scale = scale;
   request.onDevice = onDevice;
   request.timeout = timeoutOr(call.timeout);
+  request.callerWaits = call.waits;
   if (passes(call, request)) return passThrough(call, request, dense);
 
   request.inputs = buffersOf(dense.inputs, asBytes);

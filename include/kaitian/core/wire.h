@@ -19,6 +19,8 @@ namespace kaitian::core {
 
 std::span<const std::byte> bytesOf(std::string_view text) noexcept;
 std::string textOf(std::span<const std::byte> bytes);
+/// Two lower-case digits per byte.
+std::string hexOf(std::span<const std::byte> bytes);
 
 class Writer {
  public:

@@ -79,6 +79,8 @@ class HostGroup {
 
   virtual int rank() const noexcept = 0;
   virtual const plan::Layout& layout() const noexcept = 0;
+  /// Whether exchanges go through memory that all ranks map; else through connections.
+  virtual bool sharesMemory() const noexcept = 0;
 
   /// Publishes what this rank calls. REQUIRES: sequence numbers run on from 0.
   virtual void publish(const Signature& mine) = 0;
@@ -109,6 +111,9 @@ class HostGroup {
   /// Moves what can be moved; true if anything moved. Called when the poller reports an event, when a give or
   /// message became ready, and at least once per heartbeat period.
   virtual bool poll() = 0;
+  /// The caller is about to sleep until the poller wakes it or nextPoll(): what the others do from now on
+  /// wakes it. False if there is something to do at once.
+  virtual bool rest() = 0;
   /// When poll() wants to be called next even if nothing happens.
   virtual Clock::time_point nextPoll() const = 0;
 

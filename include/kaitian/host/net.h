@@ -1,4 +1,5 @@
-// The network transport of the host group: TCP between every pair of ranks.
+// How the ranks of a host group reach each other: TCP between hosts; on one host a local socket, and memory
+// that all map.
 //
 // Ownership: a Listener belongs to the process and outlives the groups that were accepted through it. A
 // Poller belongs to the progress thread.
@@ -42,6 +43,8 @@ class Listener {
   virtual ~Listener() = default;
   /// "ip:port" for Identity::address.
   virtual std::string address() const = 0;
+  /// Name of the local socket for Identity::local; empty without one.
+  virtual std::string localName() const = 0;
 };
 
 struct GroupOptions {
@@ -54,13 +57,16 @@ struct GroupOptions {
   // How data travels; the same on all ranks (part of the greeting). Results do not depend on it.
   std::int64_t unitBytes = 128 * 1024;  // most that one frame carries; 16 or more
   std::int64_t smallBytes =
-      16 * 1024;   // exchanges up to this total take one hop: every taker folds for itself
-  int window = 8;  // units in flight from one rank to another, per phase
+      16 * 1024;             // exchanges up to this total take one hop: every taker folds for itself
+  int window = 8;            // units in flight from one rank to another, per phase
+  bool sharedMemory = true;  // whether ranks of one host exchange through memory that they share
+  int slots = 16;            // units in a ring of that memory, at least; 2 or more
 };
 
-/// Connects this rank with all others of the world (the lower rank connects, the higher accepts). Blocks
-/// until the deadline at most, on any thread; the group joins the poller with its first poll(). `poller` must
-/// outlive the group. Errors: Code::timeout naming the rank that could not be reached and its address.
+/// Connects this rank with all others of the world (the lower rank connects, the higher accepts), and shares
+/// memory with those of its host if all of them can. Blocks until the deadline at most, on any thread; the
+/// group joins the poller with its first poll(). `poller` must outlive the group. Errors: Code::timeout
+/// naming the rank that could not be reached and its address.
 Result<std::unique_ptr<HostGroup>> connect(const World& world, const std::shared_ptr<Listener>& listener,
                                            Poller& poller, const GroupOptions& options);
 

@@ -26,7 +26,7 @@
 
 namespace kaitian::host {
 
-inline constexpr int kProtocolVersion = 1;
+inline constexpr int kProtocolVersion = 2;
 
 /// The store of the process group, as far as kaitian uses it. Implementations may block until the deadline.
 class Store {
@@ -57,6 +57,7 @@ struct Identity {
   std::string capabilities;  // verified capabilities of the library, empty: not verified in this process
   std::string settings;      // what must be equal on all ranks (options); compared as text
   std::string address;       // where this rank listens: "ip:port"
+  std::string local;         // name of its local socket, for ranks of its host; empty: none
   std::int64_t memory = 0;   // bytes of device memory, 0: unknown
 
   friend bool operator==(const Identity&, const Identity&) = default;

@@ -38,9 +38,10 @@ struct Request {
   bool onDevice = false;
   EventRef after;  // on the user's stream: inputs are written, outputs may be; null on the host
   std::chrono::milliseconds timeout{0};
+  bool callerWaits = false;  // wait() follows at once: nobody else needs to be woken for the operation
   std::shared_ptr<void>
       keepAlive;               // tensors behind the buffers; released when the operation no longer needs them
-  std::function<void()> done;  // on a completion thread, once, when finished (ok or not); may be empty
+  std::function<void()> done;  // on a completion thread or in wait(), once, when finished (ok or not)
 };
 
 /// What this rank tells the others of a call; only `collective`, rows, `scale` and `onDevice` matter.
@@ -70,8 +71,9 @@ class Operation {
   virtual bool finished() const = 0;
   /// finished() and all events are past.
   virtual bool completed() const = 0;
-  /// Blocks until finished() or the time; false if the time came first.
-  virtual bool wait(host::Clock::time_point until) const = 0;
+  /// Blocks until finished() or the time; false if the time came first. Where the rank has no accelerator the
+  /// waiting thread does the group's work meanwhile and may run `done` of this operation itself.
+  virtual bool wait(host::Clock::time_point until) = 0;
   /// REQUIRES: finished()
   virtual Status status() const = 0;
   /// The events behind the last work of the operation on the device; empty on the host. REQUIRES: finished()
@@ -166,6 +168,8 @@ class Group {
   virtual Status status() const = 0;
   virtual const plan::Layout& layout() const = 0;
   virtual int rank() const = 0;
+  /// As host::HostGroup::sharesMemory().
+  virtual bool sharesMemory() const = 0;
   virtual host::HostGroup::Traffic traffic() const = 0;
 
   /// Poisons the group on all ranks. Returns at once.

@@ -346,9 +346,7 @@ class Balancer:
         if state["world_size"] == self.world_size:
             self._rounds.resume(entries_from(state.get("schedule", [])), state["step"])
         self.seed = state["seed"]
-        position = self._position
-        position.step, position.epoch = state["step"], state["epoch"]
-        position.epoch_step, position.issued = state["epoch_step"], state["step"] - 1
+        self._position.restore(state["step"], state["epoch"], state["epoch_step"])
         self._offer_now = None
 
     def close(self) -> None:

@@ -36,6 +36,11 @@ class Position:
         """All of its steps are done."""
         self.epoch, self.epoch_step = epoch + 1, 0
 
+    def restore(self, step: int, epoch: int, epoch_step: int) -> None:
+        """Go on where another run was."""
+        self.step, self.epoch, self.epoch_step = step, epoch, epoch_step
+        self.issued = step - 1
+
     def advance(self, piece: Piece) -> None:
         """The step of ``piece`` is done."""
         self.step = piece.step + 1

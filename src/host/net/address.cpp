@@ -148,6 +148,19 @@ Result<Address> parseAddress(const std::string& text) {
   return fromSockaddr(found->ai_addr);
 }
 
+Result<Address> localAddress(const std::string& name) {
+  sockaddr_un local{};
+  // A leading zero byte: the name is not one of the file system.
+  if (name.empty() || name.size() >= sizeof local.sun_path)
+    return Status(Code::invalidArgument, "'" + name + "' is no name of a local socket");
+  local.sun_family = AF_UNIX;
+  std::memcpy(local.sun_path + 1, name.data(), name.size());
+  Address address;
+  std::memcpy(&address.storage, &local, sizeof local);
+  address.local = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return address;
+}
+
 Result<Choice> chooseAddress(const ListenOptions& options) {
   if (!options.interface.empty()) return byInterface(options.interface);
   if (!options.towards.empty()) return byRoute(options.towards);

@@ -1,10 +1,11 @@
-// "ip:port" in text and as the kernel wants it, and the choice of the interface to listen on.
+// Addresses in text and as the kernel wants them, and the choice of the interface to listen on.
 //
 // Thread safety: pure but for the machine's interfaces and name resolution (which may block).
 #pragma once
 
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 
 #include <string>
 
@@ -13,13 +14,15 @@
 
 namespace kaitian::host::net {
 
-/// An IPv4 or IPv6 address with a port.
+/// An IPv4 or IPv6 address with a port, or a name in this host's namespace of local sockets.
 struct Address {
   sockaddr_storage storage{};
+  socklen_t local = 0;  // bytes of a local address
 
   const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&storage); }
   sockaddr* get() noexcept { return reinterpret_cast<sockaddr*>(&storage); }
   socklen_t size() const noexcept {
+    if (storage.ss_family == AF_UNIX) return local;
     return storage.ss_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
   }
   void setPort(std::uint16_t port) noexcept;
@@ -29,6 +32,9 @@ struct Address {
 std::string toString(const Address& address);
 /// Parses what toString() gives; no names. Code::invalidArgument quotes the text.
 Result<Address> parseAddress(const std::string& text);
+/// The local socket with that name, which no file stands for. Code::invalidArgument for a name that is empty
+/// or too long.
+Result<Address> localAddress(const std::string& name);
 
 struct Choice {
   Address address;     // port 0

@@ -1,20 +1,21 @@
 // Connects the ranks of a group with each other: the lower rank connects, the higher accepts.
-#include <netinet/tcp.h>
-#include <poll.h>
+#include <sys/socket.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <system_error>
 #include <thread>
 
 #include "host/group.h"
+#include "host/net/blocking.h"
 #include "host/net/listener.h"
+#include "host/shm/meeting.h"
 #include "kaitian/core/log.h"
 #include "kaitian/core/wire.h"
 
 namespace kaitian::host {
 namespace {
 
+using net::receiveAll;
+using net::sendAll;
 using net::Socket;
 
 // A peer that is not ready yet refuses or closes at once; these bound how often it is asked and how long one
@@ -22,64 +23,8 @@ using net::Socket;
 constexpr std::chrono::milliseconds kFirstPause{1}, kLongestPause{50};
 constexpr std::chrono::seconds kAttempt{5};
 constexpr int kSocketBuffer = 4 * 1024 * 1024;
-
-std::string errorText(int error) { return std::generic_category().message(error); }
-
-int left(Clock::time_point until) {
-  const auto rest = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
-  return static_cast<int>(std::clamp<long>(rest, 0, 60'000));
-}
-
-Status timedOut(const char* what) { return {Code::timeout, std::string("no answer while ") + what}; }
-
-Status waitFor(const Socket& socket, short events, Clock::time_point until, const char* what) {
-  pollfd wanted{socket.get(), events, 0};
-  for (;;) {
-    const int ready = poll(&wanted, 1, left(until));
-    if (ready > 0) return {};
-    if (ready < 0 && errno != EINTR) return {Code::resource, "poll: " + errorText(errno)};
-    if (Clock::now() >= until) return timedOut(what);
-  }
-}
-
-Result<Socket> open(const net::Address& address, Clock::time_point until) {
-  Socket socket(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!socket.valid()) return Status(Code::resource, "socket: " + errorText(errno));
-  const int on = 1;
-  setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  if (::connect(socket.get(), address.get(), address.size()) != 0) {
-    if (errno != EINPROGRESS && errno != EINTR) return Status(Code::peerLost, errorText(errno));
-    if (Status s = waitFor(socket, POLLOUT, until, "connecting"); !s.ok()) return s;
-    int error = 0;
-    socklen_t size = sizeof error;
-    getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-    if (error != 0) return Status(Code::peerLost, errorText(error));
-  }
-  return socket;
-}
-
-Status sendAll(const Socket& socket, std::span<const std::byte> bytes) {
-  // Less than the emptiest socket buffer, so one call takes it.
-  const ssize_t sent = ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (sent == static_cast<ssize_t>(bytes.size())) return {};
-  return {Code::peerLost, "send: " + errorText(errno)};
-}
-
-Status receiveAll(const Socket& socket, std::span<std::byte> bytes, Clock::time_point until) {
-  while (!bytes.empty()) {
-    const ssize_t got = recv(socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
-    if (got > 0) {
-      bytes = bytes.subspan(static_cast<std::size_t>(got));
-    } else if (got == 0) {
-      return {Code::peerLost, "it closed the connection during the greeting"};
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      if (Status s = waitFor(socket, POLLIN, until, "greeting"); !s.ok()) return s;
-    } else if (errno != EINTR) {
-      return {Code::peerLost, errorText(errno)};
-    }
-  }
-  return {};
-}
+/// Of each ring; more would leave the caches.
+constexpr std::uint32_t kRingBytes = 2 * 1024 * 1024;
 
 Status greet(const Socket& socket, net::Hello hello, const std::string& secret, Clock::time_point until) {
   Result<net::Nonce> nonce = net::makeNonce();
@@ -102,16 +47,30 @@ Status greet(const Socket& socket, net::Hello hello, const std::string& secret, 
 
 Result<Socket> attempt(const net::Address& address, const net::Hello& hello, const std::string& secret,
                        Clock::time_point until) {
-  Result<Socket> socket = open(address, until);
+  Result<Socket> socket = net::connectTo(address, until);
   if (!socket.ok()) return socket;
+  if (net::isLocal(socket.value()) && !net::sameUser(socket.value()))
+    return Status(Code::peerLost, "another user has the local socket of that rank");
   if (Status s = greet(socket.value(), hello, secret, until); !s.ok()) return s;
   return socket;
 }
 
+/// Its local socket, if it is on this host and can be seen from here (containers may not).
+Result<net::Address> addressOf(const Identity& peer, bool sameHost, Clock::time_point deadline) {
+  if (sameHost && !peer.local.empty()) {
+    Result<net::Address> local = net::localAddress(peer.local);
+    if (!local.ok()) return local;
+    if (net::connectTo(local.value(), deadline).status().code() != Code::peerLost) return local;
+    core::log(core::LogLevel::info, core::Log::kNoRank, "the local socket of pid ", peer.pid,
+              " on this host cannot be reached, using TCP: is it in another network namespace?");
+  }
+  return net::parseAddress(peer.address);
+}
+
 /// Tries again until the deadline: the peer may not have started to attach.
-Result<Socket> reach(const std::string& where, const net::Hello& hello, const std::string& secret,
+Result<Socket> reach(const Identity& peer, bool sameHost, const net::Hello& hello, const std::string& secret,
                      Clock::time_point deadline) {
-  Result<net::Address> address = net::parseAddress(where);
+  Result<net::Address> address = addressOf(peer, sameHost, deadline);
   if (!address.ok()) return address.status();
   for (auto pause = kFirstPause;; pause = std::min(pause * 2, kLongestPause)) {
     Result<Socket> socket =
@@ -155,6 +114,7 @@ TcpGroup::Options groupOptions(const World& world, const GroupOptions& options) 
 core::Digest settingsOf(const World& world, const GroupOptions& options) {
   core::Writer writer;
   writer.number(options.unitBytes).number(options.smallBytes).number(options.window);
+  writer.number(options.slots).number(std::uint8_t{options.sharedMemory});
   writer.number(world.layout.hash()).number(world.layout.worldSize());
   return core::sha256(writer.bytes());
 }
@@ -166,8 +126,11 @@ Status checkWorld(const World& world, const GroupOptions& options) {
                                 std::to_string(world.ranks.size()) + " identities in a world of " +
                                 std::to_string(size)};
   }
-  if (options.unitBytes < 16 || options.unitBytes > (1 << 30) || options.window < 1) {
-    return {Code::invalidArgument, "connect: unitBytes must be 16 to 2^30 and window at least 1"};
+  if (options.unitBytes < 16 || options.unitBytes > (1 << 30) || options.window < 1 || options.slots < 2) {
+    return {Code::invalidArgument,
+            "connect: expected unitBytes of 16 to 2^30, a window of 1 or more and 2 slots or more, found " +
+                std::to_string(options.unitBytes) + ", " + std::to_string(options.window) + " and " +
+                std::to_string(options.slots)};
   }
   return {};
 }
@@ -222,8 +185,9 @@ Result<std::vector<Socket>> connectAll(const World& world, net::TcpListener& lis
     const Attached attached(listener, hello.group, attachment);
     for (int peer = options.rank + 1; peer < world.layout.worldSize(); ++peer) {
       hello.to = static_cast<std::uint32_t>(peer);
-      Result<Socket> socket =
-          reach(world.ranks[static_cast<std::size_t>(peer)].address, hello, world.secret, options.deadline);
+      Result<Socket> socket = reach(world.ranks[static_cast<std::size_t>(peer)],
+                                    world.layout.hostOf(peer) == world.layout.hostOf(options.rank), hello,
+                                    world.secret, options.deadline);
       if (!socket.ok()) return unreachable(group, peer, world, socket.status().message());
       higher.push_back(std::move(socket).value());
     }
@@ -234,6 +198,29 @@ Result<std::vector<Socket>> connectAll(const World& world, net::TcpListener& lis
   all.emplace_back();
   for (Socket& socket : higher) all.push_back(std::move(socket));
   return all;
+}
+
+/// Rings that hold two rounds of fold owners, as long as a slot stays worth its synchronisation.
+shm::Geometry geometryOf(const GroupOptions& options, int ranks) {
+  constexpr std::uint32_t kLeast = 4 * 1024;
+  const auto line = static_cast<std::uint32_t>(shm::kLine);
+  shm::Geometry geometry;
+  geometry.slots = static_cast<std::uint32_t>(std::max(options.slots, 2 * (ranks - 1)));
+  const std::uint32_t most = std::max(kLeast, kRingBytes / geometry.slots / line * line);
+  const auto unit = static_cast<std::uint32_t>(options.unitBytes);
+  geometry.slotBytes = std::min((unit + line - 1) / line * line, most);
+  return geometry;
+}
+
+/// Memory that this rank shares with all others of the group, if they are on one host and want to.
+Result<shm::Meeting> shareMemory(const World& world, const std::vector<Socket>& sockets,
+                                 net::EpollPoller& poller, const GroupOptions& options) {
+  const int ranks = world.layout.worldSize();
+  if (!options.sharedMemory || world.layout.hosts() != 1 || ranks < 2 || ranks > shm::kMostRanks)
+    return shm::Meeting{};
+  return shm::meet(
+      sockets, poller.event(),
+      {options.rank, geometryOf(options, ranks), net::groupIdOf(world.secret), options.deadline});
 }
 
 }  // namespace
@@ -251,8 +238,14 @@ Result<std::unique_ptr<HostGroup>> connect(const World& world, const std::shared
     setsockopt(socket.get(), SOL_SOCKET, SO_SNDBUF, &kSocketBuffer, sizeof kSocketBuffer);
     setsockopt(socket.get(), SOL_SOCKET, SO_RCVBUF, &kSocketBuffer, sizeof kSocketBuffer);
   }
+  auto& events = static_cast<net::EpollPoller&>(poller);
+  Result<shm::Meeting> meeting = shareMemory(world, sockets.value(), events, options);
+  if (!meeting.ok()) return meeting.status();
+  if (!meeting.value().reason.empty())
+    core::log(core::LogLevel::warn, group.globalRanks[static_cast<std::size_t>(options.rank)], "group '",
+              options.name, "': ranks of this host exchange through sockets: ", meeting.value().reason);
   return std::unique_ptr<HostGroup>(std::make_unique<TcpGroup>(std::move(group), std::move(sockets).value(),
-                                                               static_cast<net::EpollPoller&>(poller)));
+                                                               events, std::move(meeting).value()));
 }
 
 }  // namespace kaitian::host

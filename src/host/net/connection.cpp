@@ -11,6 +11,8 @@
 #include <cstring>
 #include <utility>
 
+#include "host/net/blocking.h"
+
 namespace kaitian::host::net {
 namespace {
 
@@ -138,6 +140,8 @@ void Connection::discard() {
 
 std::size_t Connection::unacknowledged() const {
   int bytes = 0;
+  // What a local socket has sent is with the peer.
+  if (isLocal(socket_)) return 0;
   if (!open() || ioctl(socket_.get(), SIOCOUTQ, &bytes) != 0) return 0;
   return static_cast<std::size_t>(bytes);
 }

@@ -6,10 +6,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <system_error>
 
+#include "host/net/blocking.h"
 #include "kaitian/core/log.h"
+#include "kaitian/core/sha256.h"
+#include "kaitian/core/wire.h"
 
 namespace kaitian::host {
 namespace {
@@ -17,6 +21,23 @@ namespace {
 Status failed(const char* what, const std::string& address) {
   return {Code::resource,
           "cannot listen on " + address + ": " + what + ": " + std::generic_category().message(errno)};
+}
+
+/// A local socket under a name that nobody can guess; without one the ranks of this host use TCP.
+net::Socket listenLocally(std::string& name) {
+  std::array<std::byte, 16> random{};
+  if (!core::randomBytes(random).ok()) return net::Socket();
+  name = "kaitian-" + core::hexOf(random);
+  const Result<net::Address> address = net::localAddress(name);
+  net::Socket listening(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (address.ok() && listening.valid() &&
+      bind(listening.get(), address.value().get(), address.value().size()) == 0 &&
+      listen(listening.get(), SOMAXCONN) == 0)
+    return listening;
+  core::log(core::LogLevel::info, core::Log::kNoRank,
+            "no local socket, ranks of this host use TCP: ", std::generic_category().message(errno));
+  name.clear();
+  return net::Socket();
 }
 
 }  // namespace
@@ -36,8 +57,10 @@ Result<std::shared_ptr<Listener>> Listener::create(const ListenOptions& options)
   if (!event.valid()) return failed("eventfd", toString(address));
   core::log(core::LogLevel::info, core::Log::kNoRank, "listening on ", toString(address), ": ",
             choice.value().reason);
-  return std::shared_ptr<Listener>(
-      std::make_shared<net::TcpListener>(std::move(listening), std::move(event), toString(address)));
+  std::string name;
+  net::Socket local = listenLocally(name);
+  return std::shared_ptr<Listener>(std::make_shared<net::TcpListener>(
+      std::move(listening), toString(address), std::move(local), std::move(name), std::move(event)));
 }
 
 namespace net {
@@ -185,15 +208,17 @@ std::shared_ptr<Attachment> TcpListener::find(const GroupId& group) {
   return found == waiting_.end() ? nullptr : found->second;
 }
 
-void TcpListener::acceptAll(std::list<Stranger>& strangers) {
-  for (;;) {
-    Socket connection(accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+void TcpListener::acceptAll(const Socket& listening, std::list<Stranger>& strangers) {
+  while (listening.valid()) {
+    Socket connection(accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!connection.valid()) {
       if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(kNoDescriptorPause);
       return;
     }
+    const bool local = isLocal(connection);
+    if (local && !sameUser(connection)) continue;
     const int on = 1;
-    setsockopt(connection.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (!local) setsockopt(connection.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     if (strangers.size() >= kMostStrangers) strangers.pop_front();
     strangers.emplace_back(std::move(connection));
   }
@@ -202,14 +227,17 @@ void TcpListener::acceptAll(std::list<Stranger>& strangers) {
 void TcpListener::run() {
   std::list<Stranger> strangers;
   while (!idle()) {
-    std::vector<pollfd> wanted{{event_.get(), POLLIN, 0}, {listening_.get(), POLLIN, 0}};
+    // poll() passes over a descriptor of -1.
+    std::vector<pollfd> wanted{
+        {event_.get(), POLLIN, 0}, {listening_.get(), POLLIN, 0}, {local_.get(), POLLIN, 0}};
     for (const Stranger& s : strangers) wanted.push_back({s.socket.get(), POLLIN, 0});
     poll(wanted.data(), wanted.size(), strangers.empty() ? -1 : 100);
     std::uint64_t count = 0;
     [[maybe_unused]] const auto got = read(event_.get(), &count, sizeof count);
     const auto now = Clock::now();
     std::erase_if(strangers, [&](Stranger& s) { return now >= s.until || !s.advance(*this); });
-    acceptAll(strangers);
+    acceptAll(listening_, strangers);
+    acceptAll(local_, strangers);
   }
 }
 

@@ -1,4 +1,5 @@
-// The listening socket of a process, its accept thread and the groups that wait for connections.
+// The listening sockets of a process (TCP, and a local one for ranks of the same host), their accept thread
+// and the groups that wait for connections.
 //
 // The thread runs only while a group is being attached. It holds a bounded number of strangers, each with a
 // bounded greeting and a deadline; what is not an authenticated rank of a waiting group is closed without an
@@ -54,11 +55,17 @@ class Attachment {
 
 class TcpListener final : public Listener {
  public:
-  TcpListener(Socket listening, Socket event, std::string address)
-      : listening_(std::move(listening)), event_(std::move(event)), address_(std::move(address)) {}
+  /// `local` may be none.
+  TcpListener(Socket listening, std::string address, Socket local, std::string localName, Socket event)
+      : listening_(std::move(listening)),
+        local_(std::move(local)),
+        event_(std::move(event)),
+        address_(std::move(address)),
+        localName_(std::move(localName)) {}
   ~TcpListener() override { stop(); }
 
   std::string address() const override { return address_; }
+  std::string localName() const override { return localName_; }
 
   void attach(const GroupId& group, std::shared_ptr<Attachment> attachment);
   void detach(const GroupId& group);
@@ -67,14 +74,14 @@ class TcpListener final : public Listener {
   friend class Stranger;
 
   void run();
-  void acceptAll(std::list<Stranger>& strangers);
+  static void acceptAll(const Socket& listening, std::list<Stranger>& strangers);
   std::shared_ptr<Attachment> find(const GroupId& group);
   void stop();
   bool idle();
   void wake();
 
-  const Socket listening_, event_;
-  const std::string address_;
+  const Socket listening_, local_, event_;
+  const std::string address_, localName_;
   std::mutex control_;  // held while the thread is started or stopped
   std::thread thread_;
   std::mutex mutex_;  // guards waiting_

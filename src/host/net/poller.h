@@ -30,6 +30,8 @@ class EpollPoller final : public Poller {
 
   Status add(int descriptor, std::shared_ptr<Readiness> readiness);
   void remove(int descriptor);
+  /// What wake() writes to, for others to do the same: eight bytes, a number.
+  int event() const noexcept { return event_.get(); }
 
  private:
   void note(int descriptor, std::uint32_t events);

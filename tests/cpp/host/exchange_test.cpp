@@ -1,4 +1,4 @@
-// Exchanges between ranks over TCP, bit for bit against a serial oracle.
+// Exchanges between ranks over TCP, local sockets and shared memory, bit for bit against a serial oracle.
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -75,6 +75,7 @@ struct Variant {
   std::vector<int> hosts;
   std::int64_t unitBytes, smallBytes;
   int window;
+  bool local = true, sharedMemory = true;
 };
 
 class RandomExchanges : public testing::TestWithParam<Variant> {};
@@ -86,6 +87,9 @@ TEST_P(RandomExchanges, GiveTheBitsOfTheSerialFold) {
   shape.unitBytes = v.unitBytes;
   shape.smallBytes = v.smallBytes;
   shape.window = v.window;
+  shape.slots = std::max(2, v.window);
+  shape.local = v.local;
+  shape.sharedMemory = v.sharedMemory;
   const std::uint64_t seed = newSeed();
   Random random(seed);
   std::vector<ExchangeCase> cases;
@@ -99,6 +103,9 @@ TEST_P(RandomExchanges, GiveTheBitsOfTheSerialFold) {
 INSTANTIATE_TEST_SUITE_P(
     Shapes, RandomExchanges,
     testing::Values(Variant{1, {}, 128 * 1024, 16 * 1024, 8}, Variant{2, {}, 128 * 1024, 16 * 1024, 8},
+                    Variant{2, {}, 128 * 1024, 16 * 1024, 8, false, false},
+                    Variant{3, {}, 64, 0, 1, true, false}, Variant{3, {}, 64, 0, 1},
+                    Variant{5, {}, 16, 100, 2}, Variant{8, {}, 512, 256, 1, false},
                     Variant{2, {0, 1}, 64, 0, 1}, Variant{3, {}, 256, 512, 2},
                     Variant{5, {0, 1, 0, 1, 2}, 128, 0, 1}, Variant{5, {0, 0, 0, 1, 1}, 1024, 4096, 3},
                     Variant{8, {1, 0, 1, 0, 1, 0, 1, 2}, 512, 256, 1}, Variant{8, {}, 4096, 16 * 1024, 8}));

@@ -215,7 +215,8 @@ struct Puppet {
     options.layout = plan::Layout::make({0, 0}, {0, 1});
     options.globalRanks = {0, 1};
     options.who = {"rank 0", "rank 1"};
-    group = std::make_unique<TcpGroup>(options, std::move(sockets), static_cast<net::EpollPoller&>(*poller));
+    group = std::make_unique<TcpGroup>(options, std::move(sockets), static_cast<net::EpollPoller&>(*poller),
+                                       shm::Meeting{});
   }
   void send(std::span<const std::byte> bytes) const {
     EXPECT_EQ(::send(hand.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),

@@ -17,7 +17,9 @@ bool run(RankContext& context, const std::function<bool()>& condition, std::chro
     if (condition()) return true;
     if (context.group->failed() && !throughFailure) return false;
     if (Clock::now() >= until) return false;
-    context.poller->wait(std::min(context.group->nextPoll(), until));
+    const auto next = std::min(context.group->nextPoll(), until);
+    if (next > Clock::now() && !context.group->rest()) continue;
+    context.poller->wait(next);
   }
 }
 
@@ -38,7 +40,8 @@ GroupShape oneHost(int ranks) {
   return shape;
 }
 
-World makeWorld(const GroupShape& shape, const std::vector<std::string>& addresses) {
+World makeWorld(const GroupShape& shape, const std::vector<std::string>& addresses,
+                const std::vector<std::string>& locals) {
   World world;
   std::vector<int> islands;
   for (int r = 0; r < shape.worldSize(); ++r) {
@@ -47,6 +50,7 @@ World makeWorld(const GroupShape& shape, const std::vector<std::string>& address
     identity.pid = 100 + r;
     identity.deviceType = "cpu";
     identity.address = addresses[static_cast<std::size_t>(r)];
+    if (!locals.empty()) identity.local = locals[static_cast<std::size_t>(r)];
     world.ranks.push_back(identity);
     islands.push_back(r);
   }
@@ -58,14 +62,16 @@ World makeWorld(const GroupShape& shape, const std::vector<std::string>& address
 void runRanks(const GroupShape& shape, const std::function<void(RankContext&)>& body) {
   const auto size = static_cast<std::size_t>(shape.worldSize());
   std::vector<std::shared_ptr<Listener>> listeners;
-  std::vector<std::string> addresses;
+  std::vector<std::string> addresses, locals;
   for (std::size_t r = 0; r < size; ++r) {
     auto listener = Listener::create({.interface = "", .towards = "127.0.0.1"});
     ASSERT_TRUE(listener.ok()) << listener.status().toString();
     addresses.push_back(listener.value()->address());
+    const bool local = shape.local && shape.withoutLocal != static_cast<int>(r);
+    locals.push_back(local ? listener.value()->localName() : "");
     listeners.push_back(std::move(listener).value());
   }
-  const World world = makeWorld(shape, addresses);
+  const World world = makeWorld(shape, addresses, locals);
   std::vector<std::thread> threads;
   for (std::size_t r = 0; r < size; ++r) {
     threads.emplace_back([&, r] {
@@ -82,6 +88,8 @@ void runRanks(const GroupShape& shape, const std::function<void(RankContext&)>& 
       options.unitBytes = shape.unitBytes;
       options.smallBytes = shape.smallBytes;
       options.window = shape.window;
+      options.sharedMemory = shape.sharedMemory;
+      options.slots = shape.slots;
       auto group = connect(world, listeners[r], *context.poller, options);
       ASSERT_TRUE(group.ok()) << group.status().toString();
       context.group = std::move(group).value();

@@ -1,5 +1,5 @@
-// All ranks of a group as threads of this process, connected over loopback; each has a poller and a listener
-// of its own, as if it were a process.
+// All ranks of a group as threads of this process, connected with each other; each has a poller and a
+// listener of its own, as if it were a process.
 #pragma once
 
 #include <functional>
@@ -16,6 +16,10 @@ struct GroupShape {
   std::int64_t unitBytes = 128 * 1024;
   std::int64_t smallBytes = 16 * 1024;
   int window = 8;
+  bool local = true;         // ranks of one host meet at local sockets ...
+  int withoutLocal = -1;     // ... but this one, which has none
+  bool sharedMemory = true;  // and share memory
+  int slots = 16;
   std::chrono::milliseconds heartbeat{2'500};
   bool close = true;  // say goodbye when a rank's function returns
 
@@ -37,7 +41,9 @@ struct RankContext {
                            std::chrono::milliseconds limit = std::chrono::seconds(60));
 };
 
-World makeWorld(const GroupShape& shape, const std::vector<std::string>& addresses);
+/// `locals`: [rank] names of local sockets, or nothing.
+World makeWorld(const GroupShape& shape, const std::vector<std::string>& addresses,
+                const std::vector<std::string>& locals = {});
 /// Shape with all ranks on one host.
 GroupShape oneHost(int ranks);
 

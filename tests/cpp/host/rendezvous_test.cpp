@@ -236,7 +236,8 @@ TEST(Rendezvous, WhenTheProtocolDiffers_NamesBothVersions) {
   const Status status = Ranks({cpu(), cpu(), other}).refusal();
   EXPECT_EQ(status.code(), Code::mismatch);
   EXPECT_EQ(status.culprit(), 2);
-  EXPECT_TRUE(contains(status.message(), "rank 2 has protocol version '9', rank 0 (node-h0, pid 42) has '1'"))
+  EXPECT_TRUE(contains(status.message(), "rank 2 has protocol version '9', rank 0 (node-h0, pid 42) has '" +
+                                             std::to_string(kProtocolVersion) + "'"))
       << status.message();
 }
 
@@ -434,11 +435,11 @@ TEST(IdentityRecord, WhenSerialized_ParsesToTheSameValue) {
 
 TEST(IdentityRecord, WhenTheProtocolIsAnother_StillGivesItsVersion) {
   Identity identity = cpu();
-  identity.protocol = 2;
+  identity.protocol = kProtocolVersion + 1;
   const std::string record = serialize(identity);
   const Result<Identity> parsed = parseIdentity(record.substr(0, record.size() - 3));
   ASSERT_TRUE(parsed.ok());
-  EXPECT_EQ(parsed.value().protocol, 2);
+  EXPECT_EQ(parsed.value().protocol, kProtocolVersion + 1);
   EXPECT_EQ(parsed.value().version, "0.1.0");
 }
 

@@ -52,8 +52,8 @@ const Case kLargeSum(Kind::allReduce, DType::f32, ReduceOp::sum, {512});
 const Case kSmallSum(Kind::allReduce, DType::f32, ReduceOp::sum, {16});
 const Case kSmallBroadcast(Kind::broadcast, DType::f32, ReduceOp::none, {16}, 1);
 
-/// Blocks larger than the units of the exchange, in one chunk: rank 2 takes its block from the shard that
-/// rank 3 gives, while its own library still reads the block: in place.
+/// Blocks larger than the units of the exchange, in one chunk: rank 1 takes its block from the shard that
+/// rank 0 gives, while its own library still reads the block: in place. What rank 1 gives comes behind it.
 Case reduceScatterInPlace() {
   Case c(Kind::reduceScatter, DType::f32, ReduceOp::sum, std::vector<std::int64_t>(4, 65536));
   c.inPlace = true;
@@ -68,7 +68,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Wait{"pre_before_out", Queue::out, Queue::vendor, kLargeSum, Queue::vendor},
                     Wait{"in_before_post", Queue::vendor, Queue::in, kLargeSum, Queue::in},
                     Wait{"pre_before_in", Queue::in, Queue::vendor, reduceScatterInPlace(), Queue::vendor,
-                         "cpu,b,a,a", std::int64_t{4} << 20, 2}),
+                         "a,a,cpu,b", std::int64_t{4} << 20, 1}),
     [](const auto& wait) { return std::string(wait.param.name); });
 
 }  // namespace

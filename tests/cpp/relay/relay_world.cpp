@@ -23,7 +23,8 @@ std::vector<int> hostsOf(const RelayShape& shape) {
   return shape.hosts.empty() ? std::vector<int>(shape.devices.size(), 0) : shape.hosts;
 }
 
-host::World worldOf(const RelayShape& shape, const std::vector<std::string>& addresses) {
+host::World worldOf(const RelayShape& shape, const std::vector<std::string>& addresses,
+                    const std::vector<std::string>& locals) {
   host::World world;
   for (int r = 0; r < shape.worldSize(); ++r) {
     host::Identity identity;
@@ -32,6 +33,7 @@ host::World worldOf(const RelayShape& shape, const std::vector<std::string>& add
     identity.pid = 100 + r;
     identity.deviceType = shape.devices[static_cast<std::size_t>(r)];
     identity.address = addresses[static_cast<std::size_t>(r)];
+    identity.local = locals[static_cast<std::size_t>(r)];
     world.ranks.push_back(identity);
   }
   world.layout = shape.layout();
@@ -110,19 +112,20 @@ RelayShape shapeOf(const std::string& devices, std::int64_t directBytes, std::in
 
 void runRelay(const RelayShape& shape, const std::function<void(RelayRank&)>& body) {
   std::vector<RelayRank> ranks(shape.devices.size());
-  std::vector<std::string> addresses;
+  std::vector<std::string> addresses, locals;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     auto process = Process::create({{.interface = "", .towards = "127.0.0.1"}});
     ASSERT_TRUE(process.ok()) << process.status().toString();
     ranks[r].rank = static_cast<int>(r);
     ranks[r].process = std::move(process).value();
     addresses.push_back(ranks[r].process->listener()->address());
+    locals.push_back(ranks[r].process->listener()->localName());
     FakeDeviceOptions options = shape.device;
     options.seed += r * 1000;
     if (shape.devices[r] != "cpu")
       ranks[r].device = std::make_shared<FakeDevice>(shape.devices[r] + ":" + std::to_string(r), options);
   }
-  Shared shared{worldOf(shape, addresses), {}};
+  Shared shared{worldOf(shape, addresses, locals), {}};
   for (int g = 0; g < shape.groups; ++g) {
     auto& islands = shared.islands.emplace_back();
     for (int i = 0; i < shared.world.layout.islands(); ++i)

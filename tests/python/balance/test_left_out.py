@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 from kaitian.balance import Balancer
+from kaitian.balance.step import Step
 from kaitian.cli import main
 from kaitian.nn import convert
 from kaitian.report.live import Live
@@ -59,6 +60,17 @@ class Slow(nn.Module):
 def optimizer_for(model: nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     return optimizer, torch.optim.lr_scheduler.MultiStepLR(optimizer, [5, 11, 30], gamma=0.5)
+
+
+def train_on(
+    x: torch.Tensor, y: torch.Tensor, model: nn.Module, optimizer: torch.optim.Optimizer, balancer: Balancer
+) -> Step:
+    """One step of a rank that takes part, in one micro-batch."""
+    with balancer.step() as step:
+        step.weigh(functional.cross_entropy(model(x), y)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return step
 
 
 def entries(world: int, changes: Sequence[tuple[int, dict[int, int]]]) -> list[Entry]:
@@ -203,10 +215,7 @@ def rank_that_leaves_alone(job: Job) -> str:
         balancer = Balancer(model, BATCH, sync=[optimizer], replay=schedule)
         try:
             for _, x, y in balancer.loader(data(BATCH * 9)):
-                with balancer.step() as step:
-                    step.weigh(functional.cross_entropy(model(x), y)).backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                step = train_on(x, y, model, optimizer, balancer)
                 if job.rank == 1 and step.piece.step == 2:
                     break
         except RuntimeError as error:
@@ -230,10 +239,7 @@ def rank_that_averages(job: Job) -> list[torch.Tensor]:
         balancer = Balancer(model, BATCH, sync=[optimizer], replay=schedule)
         found: list[torch.Tensor] = []
         for _, x, y in balancer.loader(data(BATCH * 5)):
-            with balancer.step() as step:
-                step.weigh(functional.cross_entropy(model(x), y)).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            step = train_on(x, y, model, optimizer, balancer)
             if step.piece.step == 2:
                 mean = model.module[1].running_mean
                 found.append(mean.clone())
@@ -261,10 +267,7 @@ def rank_that_passes_over_batches(job: Job) -> int:
             for number, (_, x, y) in enumerate(balancer.loader(data(BATCH * 6), epoch=epoch)):
                 if number in (3, 5):
                     continue
-                with balancer.step() as step:
-                    step.weigh(functional.cross_entropy(model(x), y)).backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                train_on(x, y, model, optimizer, balancer)
         return int(balancer.state_dict()["step"])
 
 
@@ -283,10 +286,7 @@ def rank_that_resumes(job: Job, state: dict[str, Any] | None) -> Any:
         if state is not None:
             balancer.load_state_dict(state)
         for _, x, y in balancer.loader(data(BATCH * 60), epoch=0):
-            with balancer.step() as step:
-                step.weigh(functional.cross_entropy(model(x), y)).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            step = train_on(x, y, model, optimizer, balancer)
             if state is None and step.piece.step == 5:
                 break
         return balancer.state_dict(), balancer.learning
@@ -404,10 +404,7 @@ def rank_until_one_dies(job: Job, pipe: Connection) -> None:
     pipe.send("ready")
     try:
         for _, x, y in balancer.loader(data(BATCH * 2000)):
-            with balancer.step() as step:
-                step.weigh(functional.cross_entropy(model(x), y)).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            train_on(x, y, model, optimizer, balancer)
     except dist.DistBackendError as error:
         pipe.send((str(error), time.monotonic()))
 
