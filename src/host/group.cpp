@@ -24,8 +24,8 @@ net::FrameHeader frame(net::FrameType type, std::uint64_t a = 0, std::uint64_t b
 
 }  // namespace
 
-TcpGroup::TcpGroup(Options options, std::vector<net::Socket> sockets, net::EpollPoller& poller,
-                   shm::Meeting meeting)
+RankGroup::RankGroup(Options options, std::vector<net::Socket> sockets, net::EpollPoller& poller,
+                     shm::Meeting meeting)
     : options_(std::move(options)),
       poller_(poller),
       peers_(sockets.size()),
@@ -48,7 +48,7 @@ TcpGroup::TcpGroup(Options options, std::vector<net::Socket> sockets, net::Epoll
   if (meeting.neighbours) share(std::move(*meeting.neighbours));
 }
 
-void TcpGroup::share(shm::Neighbours neighbours) {
+void RankGroup::share(shm::Neighbours neighbours) {
   Cutting cutting = options_.cutting;
   const auto rank = static_cast<std::size_t>(options_.rank);
   cutting.unitBytes =
@@ -61,7 +61,7 @@ void TcpGroup::share(shm::Neighbours neighbours) {
 // ---- what the caller asks for
 // ---------------------------------------------------------------------------------------
 
-void TcpGroup::publish(const Signature& mine) {
+void RankGroup::publish(const Signature& mine) {
   if (failed()) return;
   if (Status s = ledger_.add(options_.rank, mine); !s.ok()) return fail(s);
   const std::vector<std::byte> text = serialize(mine);
@@ -75,7 +75,7 @@ void TcpGroup::publish(const Signature& mine) {
   }
 }
 
-std::shared_ptr<Exchange> TcpGroup::exchange(ExchangeRequest request) {
+std::shared_ptr<Exchange> RankGroup::exchange(ExchangeRequest request) {
   struct Inert final : Exchange {
     void giveReady(std::size_t) override {}
     void permit() override {}
@@ -97,8 +97,8 @@ std::shared_ptr<Exchange> TcpGroup::exchange(ExchangeRequest request) {
   return std::move(started).value();
 }
 
-std::shared_ptr<Transfer> TcpGroup::send(int peer, std::uint32_t tag, const std::byte* data,
-                                         std::size_t bytes) {
+std::shared_ptr<Transfer> RankGroup::send(int peer, std::uint32_t tag, const std::byte* data,
+                                          std::size_t bytes) {
   auto transfer = transfers_.send(peer, tag, data, bytes);
   if (failed())
     transfers_.drop();
@@ -107,7 +107,8 @@ std::shared_ptr<Transfer> TcpGroup::send(int peer, std::uint32_t tag, const std:
   return transfer;
 }
 
-std::shared_ptr<Transfer> TcpGroup::receive(int peer, std::uint32_t tag, std::byte* data, std::size_t bytes) {
+std::shared_ptr<Transfer> RankGroup::receive(int peer, std::uint32_t tag, std::byte* data,
+                                             std::size_t bytes) {
   auto transfer = transfers_.receive(peer, tag, data, bytes);
   if (failed())
     transfers_.drop();
@@ -116,7 +117,7 @@ std::shared_ptr<Transfer> TcpGroup::receive(int peer, std::uint32_t tag, std::by
   return transfer;
 }
 
-void TcpGroup::post(std::uint32_t key, std::span<const std::byte> record) {
+void RankGroup::post(std::uint32_t key, std::span<const std::byte> record) {
   if (failed()) return;
   if (record.size() > kPostBytes) {
     return fail({Code::internal, "post: a record of " + std::to_string(record.size()) + " bytes, at most " +
@@ -129,7 +130,7 @@ void TcpGroup::post(std::uint32_t key, std::span<const std::byte> record) {
 // ---- progress
 // -------------------------------------------------------------------------------------------------------
 
-void TcpGroup::attach() {
+void RankGroup::attach() {
   attached_ = true;
   for (Peer& peer : peers_) {
     if (!peer.connection) continue;
@@ -137,7 +138,7 @@ void TcpGroup::attach() {
   }
 }
 
-bool TcpGroup::poll() {
+bool RankGroup::poll() {
   if (closed_) return false;
   if (!attached_) attach();
   if (shared_) shared_->bell.disarm();
@@ -152,7 +153,7 @@ bool TcpGroup::poll() {
   return moved;
 }
 
-bool TcpGroup::pollShared() {
+bool RankGroup::pollShared() {
   if (!shared_ || failed()) return false;
   const Result<bool> moved = stepShared();
   if (!moved.ok()) {
@@ -165,7 +166,7 @@ bool TcpGroup::pollShared() {
   return true;
 }
 
-Result<bool> TcpGroup::stepShared() {
+Result<bool> RankGroup::stepShared() {
   bool heard = false;
   for (int r = 0; r < layout().worldSize(); ++r) {
     Result<bool> more = hear(r);
@@ -178,7 +179,7 @@ Result<bool> TcpGroup::stepShared() {
 }
 
 /// Takes what a rank of this host has told of its calls.
-Result<bool> TcpGroup::hear(int peer) {
+Result<bool> RankGroup::hear(int peer) {
   if (!shared_ || peer == options_.rank) return false;
   const std::uint64_t before = ledger_.published(peer);
   for (std::uint64_t n = before;; ++n) {
@@ -194,14 +195,14 @@ Result<bool> TcpGroup::hear(int peer) {
 }
 
 /// Whether this rank waits for what others do in shared memory.
-bool TcpGroup::awaits() const {
+bool RankGroup::awaits() const {
   if (shared_->exchanges.busy()) return true;
   for (int r = 0; r < layout().worldSize(); ++r)
     if (ledger_.published(r) < ledger_.published(options_.rank)) return true;
   return false;
 }
 
-bool TcpGroup::rest() {
+bool RankGroup::rest() {
   if (!shared_ || failed() || !awaits()) return true;
   shared_->bell.arm();
   if (!pollShared()) return true;
@@ -209,7 +210,7 @@ bool TcpGroup::rest() {
   return false;
 }
 
-bool TcpGroup::receive(int peer) {
+bool RankGroup::receive(int peer) {
   net::Connection* connection = at(peer).connection.get();
   if (connection == nullptr || !connection->readable()) return false;
   const net::Connection::Received received = connection->receive(*this);
@@ -218,14 +219,14 @@ bool TcpGroup::receive(int peer) {
   return received.moved;
 }
 
-bool TcpGroup::flush(int peer) {
+bool RankGroup::flush(int peer) {
   net::Connection* connection = at(peer).connection.get();
   if (connection == nullptr || !connection->open()) return false;
   if (!failed()) credit(peer);
   return connection->flush(*this);
 }
 
-void TcpGroup::credit(int peer) {
+void RankGroup::credit(int peer) {
   Credit due;
   while (exchanges_.nextCredit(peer, due)) {
     net::FrameHeader header = frame(net::FrameType::credit, due.consumed);
@@ -234,7 +235,7 @@ void TcpGroup::credit(int peer) {
   }
 }
 
-Clock::time_point TcpGroup::nextPoll() const {
+Clock::time_point RankGroup::nextPoll() const {
   if (closed_) return Clock::time_point::max();
   if (!attached_ || exchanges_.canCombine() || (shared_ && (shared_->told || shared_->exchanges.stirred())))
     return Clock::now();
@@ -248,7 +249,7 @@ Clock::time_point TcpGroup::nextPoll() const {
   return next;
 }
 
-void TcpGroup::heartbeats(Clock::time_point now) {
+void RankGroup::heartbeats(Clock::time_point now) {
   if (failed()) return;
   for (Peer& peer : peers_) {
     // A connection that still has something to write needs no heartbeat, and would pile them up.
@@ -259,12 +260,12 @@ void TcpGroup::heartbeats(Clock::time_point now) {
   }
 }
 
-Clock::duration TcpGroup::silence(int rank) const {
+Clock::duration RankGroup::silence(int rank) const {
   const Peer& peer = at(rank);
   return peer.connection ? Clock::now() - peer.connection->lastReceived() : Clock::duration::zero();
 }
 
-HostGroup::Traffic TcpGroup::traffic() const {
+HostGroup::Traffic RankGroup::traffic() const {
   Traffic traffic;
   for (const Peer& peer : peers_) {
     traffic.sent.push_back(peer.connection ? peer.connection->bytesSent() : 0);
@@ -276,19 +277,19 @@ HostGroup::Traffic TcpGroup::traffic() const {
 // ---- frames
 // ---------------------------------------------------------------------------------------------------------
 
-void TcpGroup::tell(int peer, net::FrameHeader header, std::span<const std::byte> payload) {
+void RankGroup::tell(int peer, net::FrameHeader header, std::span<const std::byte> payload) {
   if (at(peer).connection && !at(peer).left) at(peer).connection->push(header, payload);
 }
 
-void TcpGroup::tellAll(net::FrameHeader header, std::span<const std::byte> payload) {
+void RankGroup::tellAll(net::FrameHeader header, std::span<const std::byte> payload) {
   for (int r = 0; r < layout().worldSize(); ++r) tell(r, header, payload);
 }
 
-void TcpGroup::tellNote(int peer, net::FrameType type, const MessageNote& note) {
+void RankGroup::tellNote(int peer, net::FrameType type, const MessageNote& note) {
   tell(peer, frame(type, note.tag, note.ordinal), core::Writer().number(note.bytes).bytes());
 }
 
-bool TcpGroup::nextFrame(int peer, net::DataFrame& data) {
+bool RankGroup::nextFrame(int peer, net::DataFrame& data) {
   // Collectives and messages take turns, so that neither waits for all of the other.
   messageTurn_ = !messageTurn_;
   for (const bool message : {messageTurn_, !messageTurn_}) {
@@ -308,13 +309,13 @@ bool TcpGroup::nextFrame(int peer, net::DataFrame& data) {
   return false;
 }
 
-void TcpGroup::frameSent(int peer, const net::FrameHeader& header) {
+void RankGroup::frameSent(int peer, const net::FrameHeader& header) {
   if (failed()) return;
   if (header.type == net::FrameType::unit) return exchanges_.unitSent(peer, static_cast<Phase>(header.phase));
   transfers_.pieceSent(peer, static_cast<std::uint32_t>(header.a), header.b, header.bytes);
 }
 
-Result<std::byte*> TcpGroup::beginFrame(int peer, const net::FrameHeader& header) {
+Result<std::byte*> RankGroup::beginFrame(int peer, const net::FrameHeader& header) {
   if (header.type == net::FrameType::unit) {
     return exchanges_.unitPlace(
         peer, {static_cast<Phase>(header.phase), header.a, header.b, nullptr, header.bytes});
@@ -326,7 +327,7 @@ Result<std::byte*> TcpGroup::beginFrame(int peer, const net::FrameHeader& header
   return at(peer).record.data();
 }
 
-Status TcpGroup::endFrame(int peer, const net::FrameHeader& header) {
+Status RankGroup::endFrame(int peer, const net::FrameHeader& header) {
   if (header.bytes == 0) at(peer).record.clear();
   switch (header.type) {
     case net::FrameType::unit:
@@ -353,14 +354,14 @@ Status TcpGroup::endFrame(int peer, const net::FrameHeader& header) {
   return {};
 }
 
-Status TcpGroup::noteArrived(int peer, const net::FrameHeader& header) {
+Status RankGroup::noteArrived(int peer, const net::FrameHeader& header) {
   const auto bytes = core::Reader(at(peer).record).number<std::uint64_t>();
   const MessageNote note{static_cast<std::uint32_t>(header.a), header.b, bytes};
   if (header.type == net::FrameType::offer) return transfers_.offerArrived(peer, note);
   return transfers_.announceArrived(peer, note);
 }
 
-Status TcpGroup::signatureArrived(int peer) {
+Status RankGroup::signatureArrived(int peer) {
   Result<Signature> signature = parseSignature(at(peer).record, layout().worldSize());
   if (!signature.ok()) return signature.status();
   // What it told before in lines comes first.

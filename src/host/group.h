@@ -28,7 +28,7 @@
 
 namespace kaitian::host {
 
-class TcpGroup final : public HostGroup, private net::FrameHandler {
+class RankGroup final : public HostGroup, private net::FrameHandler {
  public:
   struct Options {
     int rank = 0;
@@ -41,8 +41,9 @@ class TcpGroup final : public HostGroup, private net::FrameHandler {
     std::chrono::milliseconds heartbeat{2'500};
   };
   /// `sockets[r]` is connected to rank r; none for the own rank.
-  TcpGroup(Options options, std::vector<net::Socket> sockets, net::EpollPoller& poller, shm::Meeting meeting);
-  ~TcpGroup() override;
+  RankGroup(Options options, std::vector<net::Socket> sockets, net::EpollPoller& poller,
+            shm::Meeting meeting);
+  ~RankGroup() override;
 
   int rank() const noexcept override { return options_.rank; }
   const plan::Layout& layout() const noexcept override { return options_.layout; }
@@ -96,7 +97,7 @@ class TcpGroup final : public HostGroup, private net::FrameHandler {
 
   /// What a group has whose ranks share memory.
   struct Shared {
-    Shared(shm::SharedEngine::Options options, shm::Neighbours theNeighbours)
+    Shared(const shm::SharedEngine::Options& options, shm::Neighbours theNeighbours)
         : neighbours(std::move(theNeighbours)),
           exchanges(options, neighbours.segments),
           board(options.rank, neighbours.segments),

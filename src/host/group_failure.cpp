@@ -20,11 +20,11 @@ constexpr std::size_t kReasonBytes = 32 * 1024;
 
 }  // namespace
 
-TcpGroup::~TcpGroup() {
+RankGroup::~RankGroup() {
   if (failed() && !closed_) linger(kAbortLinger);
 }
 
-void TcpGroup::fail(const Status& reason) {
+void RankGroup::fail(const Status& reason) {
   if (failed()) return;
   status_ = reason;
   failed_.store(true);
@@ -45,7 +45,7 @@ void TcpGroup::fail(const Status& reason) {
   }
 }
 
-Status TcpGroup::abortArrived(int peer, const net::FrameHeader& header) {
+Status RankGroup::abortArrived(int peer, const net::FrameHeader& header) {
   const auto culprit = static_cast<std::int64_t>(header.b);
   if (header.a == 0 || header.a > static_cast<std::uint64_t>(Code::internal) || culprit < Status::kNoRank ||
       culprit > INT32_MAX) {
@@ -55,13 +55,13 @@ Status TcpGroup::abortArrived(int peer, const net::FrameHeader& header) {
   return {};
 }
 
-Status TcpGroup::goodbyeArrived(int peer) {
+Status RankGroup::goodbyeArrived(int peer) {
   at(peer).left = true;
   if (Result<bool> heard = hear(peer); !heard.ok()) return heard.status();
   return stillNeeded(peer);
 }
 
-Status TcpGroup::stillNeeded(int peer) const {
+Status RankGroup::stillNeeded(int peer) const {
   const bool alone =
       std::all_of(peers_.begin(), peers_.end(), [](const Peer& p) { return !p.connection || p.left; });
   if (needs(peer)) return left(peer, "a collective with it");
@@ -74,7 +74,7 @@ Status TcpGroup::stillNeeded(int peer) const {
   return {};
 }
 
-Status TcpGroup::left(int peer, const std::string& doing) const {
+Status RankGroup::left(int peer, const std::string& doing) const {
   return {Code::peerLost,
           who(peer) + " destroyed group '" + options_.name + "' after " +
               std::to_string(ledger_.published(peer)) + " collectives, while rank " +
@@ -83,21 +83,21 @@ Status TcpGroup::left(int peer, const std::string& doing) const {
           global(peer)};
 }
 
-Status TcpGroup::blame(int peer, Status status) const {
+Status RankGroup::blame(int peer, Status status) const {
   if (status.code() != Code::invalidArgument) return status;
   return {Code::internal,
           who(peer) + " sent what is no frame of group '" + options_.name + "': " + status.message(),
           global(peer)};
 }
 
-void TcpGroup::closed(int peer) {
+void RankGroup::closed(int peer) {
   if (failed() || at(peer).left || loss_) return;
   core::log(core::LogLevel::info, global(options_.rank), "group '", options_.name, "': connection to ",
             who(peer), " ended");
   loss_ = Loss{peer, Clock::now() + kGrace};
 }
 
-void TcpGroup::settleLoss(Clock::time_point now) {
+void RankGroup::settleLoss(Clock::time_point now) {
   if (!loss_ || failed() || now < loss_->until) return;
   fail({Code::peerLost,
         who(loss_->peer) + " ended, or lost its connection, without leaving group '" + options_.name +
@@ -105,7 +105,7 @@ void TcpGroup::settleLoss(Clock::time_point now) {
         global(loss_->peer)});
 }
 
-void TcpGroup::close() {
+void RankGroup::close() {
   if (closed_) return;
   if (!failed()) {
     net::FrameHeader goodbye;
@@ -119,7 +119,7 @@ void TcpGroup::close() {
 
 /// What a closed socket still has to send is lost if the peer sends anything to it meanwhile. So it is closed
 /// only when the peer's kernel has everything.
-void TcpGroup::linger(std::chrono::milliseconds limit) {
+void RankGroup::linger(std::chrono::milliseconds limit) {
   const auto until = Clock::now() + limit;
   const auto pending = [](const Peer& peer) {
     return peer.connection && peer.connection->open() &&

@@ -93,8 +93,8 @@ std::string nameOf(const World& world, int rank, int global) {
   return more.empty() ? name : name + " (" + more + ")";
 }
 
-TcpGroup::Options groupOptions(const World& world, const GroupOptions& options) {
-  TcpGroup::Options group;
+RankGroup::Options groupOptions(const World& world, const GroupOptions& options) {
+  RankGroup::Options group;
   group.rank = options.rank;
   group.name = options.name;
   group.layout = world.layout;
@@ -135,7 +135,7 @@ Status checkWorld(const World& world, const GroupOptions& options) {
   return {};
 }
 
-Status unreachable(const TcpGroup::Options& group, int peer, const World& world, const std::string& why) {
+Status unreachable(const RankGroup::Options& group, int peer, const World& world, const std::string& why) {
   const auto r = static_cast<std::size_t>(peer);
   return {Code::timeout,
           "group '" + group.name + "': cannot connect to " + group.who[r] + " at " + world.ranks[r].address +
@@ -145,7 +145,7 @@ Status unreachable(const TcpGroup::Options& group, int peer, const World& world,
           group.globalRanks[r]};
 }
 
-Status missing(const TcpGroup::Options& group, const std::vector<int>& ranks, const World& world) {
+Status missing(const RankGroup::Options& group, const std::vector<int>& ranks, const World& world) {
   std::string names;
   for (const int r : ranks) names += (names.empty() ? "" : ", ") + group.who[static_cast<std::size_t>(r)];
   return {
@@ -160,7 +160,7 @@ Status missing(const TcpGroup::Options& group, const std::vector<int>& ranks, co
 /// Keeps the group known to the listener for a scope.
 class Attached {
  public:
-  Attached(net::TcpListener& listener, const net::GroupId& id, std::shared_ptr<net::Attachment> attachment)
+  Attached(net::SocketListener& listener, const net::GroupId& id, std::shared_ptr<net::Attachment> attachment)
       : listener_(listener), id_(id) {
     listener_.attach(id_, std::move(attachment));
   }
@@ -169,12 +169,12 @@ class Attached {
   Attached& operator=(const Attached&) = delete;
 
  private:
-  net::TcpListener& listener_;
+  net::SocketListener& listener_;
   net::GroupId id_;
 };
 
-Result<std::vector<Socket>> connectAll(const World& world, net::TcpListener& listener,
-                                       const GroupOptions& options, const TcpGroup::Options& group) {
+Result<std::vector<Socket>> connectAll(const World& world, net::SocketListener& listener,
+                                       const GroupOptions& options, const RankGroup::Options& group) {
   net::Hello hello;
   hello.group = net::groupIdOf(world.secret);
   hello.settings = settingsOf(world, options);
@@ -228,9 +228,9 @@ Result<shm::Meeting> shareMemory(const World& world, const std::vector<Socket>& 
 Result<std::unique_ptr<HostGroup>> connect(const World& world, const std::shared_ptr<Listener>& listener,
                                            Poller& poller, const GroupOptions& options) {
   if (Status s = checkWorld(world, options); !s.ok()) return s;
-  TcpGroup::Options group = groupOptions(world, options);
+  RankGroup::Options group = groupOptions(world, options);
   // Poller::create and Listener::create make nothing else.
-  auto& tcp = static_cast<net::TcpListener&>(*listener);
+  auto& tcp = static_cast<net::SocketListener&>(*listener);
   Result<std::vector<Socket>> sockets = connectAll(world, tcp, options, group);
   if (!sockets.ok()) return sockets.status();
   for (const Socket& socket : sockets.value()) {
@@ -244,8 +244,8 @@ Result<std::unique_ptr<HostGroup>> connect(const World& world, const std::shared
   if (!meeting.value().reason.empty())
     core::log(core::LogLevel::warn, group.globalRanks[static_cast<std::size_t>(options.rank)], "group '",
               options.name, "': ranks of this host exchange through sockets: ", meeting.value().reason);
-  return std::unique_ptr<HostGroup>(std::make_unique<TcpGroup>(std::move(group), std::move(sockets).value(),
-                                                               events, std::move(meeting).value()));
+  return std::unique_ptr<HostGroup>(std::make_unique<RankGroup>(std::move(group), std::move(sockets).value(),
+                                                                events, std::move(meeting).value()));
 }
 
 }  // namespace kaitian::host

@@ -59,7 +59,7 @@ Result<std::shared_ptr<Listener>> Listener::create(const ListenOptions& options)
             choice.value().reason);
   std::string name;
   net::Socket local = listenLocally(name);
-  return std::shared_ptr<Listener>(std::make_shared<net::TcpListener>(
+  return std::shared_ptr<Listener>(std::make_shared<net::SocketListener>(
       std::move(listening), toString(address), std::move(local), std::move(name), std::move(event)));
 }
 
@@ -81,13 +81,13 @@ class Stranger {
       : socket(std::move(connection)), until(Clock::now() + kGreetingTime), input_(kHelloBytes) {}
 
   /// Goes on with what has arrived; false when there is nothing more to do with this connection.
-  bool advance(TcpListener& listener);
+  bool advance(SocketListener& listener);
 
   Socket socket;
   Clock::time_point until;
 
  private:
-  bool hello(TcpListener& listener);
+  bool hello(SocketListener& listener);
   bool proof();
   bool send(std::span<const std::byte> bytes) const {
     // The first bytes on a new connection always fit into its buffer.
@@ -102,7 +102,7 @@ class Stranger {
   Nonce nonce_{};
 };
 
-bool Stranger::advance(TcpListener& listener) {
+bool Stranger::advance(SocketListener& listener) {
   for (;;) {
     const ssize_t got = recv(socket.get(), input_.data() + have_, input_.size() - have_, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
@@ -114,7 +114,7 @@ bool Stranger::advance(TcpListener& listener) {
   }
 }
 
-bool Stranger::hello(TcpListener& listener) {
+bool Stranger::hello(SocketListener& listener) {
   Result<Hello> hello = decodeHello(input_);
   if (!hello.ok()) return false;
   hello_ = hello.value();
@@ -162,7 +162,7 @@ std::vector<Socket> Attachment::take() {
   return std::move(accepted_);
 }
 
-void TcpListener::attach(const GroupId& group, std::shared_ptr<Attachment> attachment) {
+void SocketListener::attach(const GroupId& group, std::shared_ptr<Attachment> attachment) {
   const std::scoped_lock control(control_);
   {
     const std::scoped_lock lock(mutex_);
@@ -171,7 +171,7 @@ void TcpListener::attach(const GroupId& group, std::shared_ptr<Attachment> attac
   if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
 }
 
-void TcpListener::detach(const GroupId& group) {
+void SocketListener::detach(const GroupId& group) {
   const std::scoped_lock control(control_);
   {
     const std::scoped_lock lock(mutex_);
@@ -182,7 +182,7 @@ void TcpListener::detach(const GroupId& group) {
   if (thread_.joinable()) thread_.join();
 }
 
-void TcpListener::stop() {
+void SocketListener::stop() {
   const std::scoped_lock control(control_);
   {
     const std::scoped_lock lock(mutex_);
@@ -192,23 +192,23 @@ void TcpListener::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-void TcpListener::wake() {
+void SocketListener::wake() {
   const std::uint64_t one = 1;
   [[maybe_unused]] const auto put = write(event_.get(), &one, sizeof one);
 }
 
-bool TcpListener::idle() {
+bool SocketListener::idle() {
   const std::scoped_lock lock(mutex_);
   return waiting_.empty();
 }
 
-std::shared_ptr<Attachment> TcpListener::find(const GroupId& group) {
+std::shared_ptr<Attachment> SocketListener::find(const GroupId& group) {
   const std::scoped_lock lock(mutex_);
   const auto found = waiting_.find(group);
   return found == waiting_.end() ? nullptr : found->second;
 }
 
-void TcpListener::acceptAll(const Socket& listening, std::list<Stranger>& strangers) {
+void SocketListener::acceptAll(const Socket& listening, std::list<Stranger>& strangers) {
   while (listening.valid()) {
     Socket connection(accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!connection.valid()) {
@@ -224,7 +224,7 @@ void TcpListener::acceptAll(const Socket& listening, std::list<Stranger>& strang
   }
 }
 
-void TcpListener::run() {
+void SocketListener::run() {
   std::list<Stranger> strangers;
   while (!idle()) {
     // poll() passes over a descriptor of -1.

@@ -41,7 +41,7 @@ class Attachment {
   std::vector<Socket> take();
 
  private:
-  friend class TcpListener;
+  friend class SocketListener;
   friend class Stranger;
 
   const std::string secret_;
@@ -53,16 +53,16 @@ class Attachment {
   bool taken_ = false;
 };
 
-class TcpListener final : public Listener {
+class SocketListener final : public Listener {
  public:
   /// `local` may be none.
-  TcpListener(Socket listening, std::string address, Socket local, std::string localName, Socket event)
+  SocketListener(Socket listening, std::string address, Socket local, std::string localName, Socket event)
       : listening_(std::move(listening)),
         local_(std::move(local)),
         event_(std::move(event)),
         address_(std::move(address)),
         localName_(std::move(localName)) {}
-  ~TcpListener() override { stop(); }
+  ~SocketListener() override { stop(); }
 
   std::string address() const override { return address_; }
   std::string localName() const override { return localName_; }

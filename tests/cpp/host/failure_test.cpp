@@ -209,14 +209,14 @@ struct Puppet {
     sockets.emplace_back(pair[1]);
     sockets.emplace_back();
     poller = Poller::create().value();
-    TcpGroup::Options options;
+    RankGroup::Options options;
     options.rank = 1;
     options.name = "puppet";
     options.layout = plan::Layout::make({0, 0}, {0, 1});
     options.globalRanks = {0, 1};
     options.who = {"rank 0", "rank 1"};
-    group = std::make_unique<TcpGroup>(options, std::move(sockets), static_cast<net::EpollPoller&>(*poller),
-                                       shm::Meeting{});
+    group = std::make_unique<RankGroup>(options, std::move(sockets), static_cast<net::EpollPoller&>(*poller),
+                                        shm::Meeting{});
   }
   void send(std::span<const std::byte> bytes) const {
     EXPECT_EQ(::send(hand.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
@@ -230,7 +230,7 @@ struct Puppet {
   }
 
   std::unique_ptr<Poller> poller;
-  std::unique_ptr<TcpGroup> group;
+  std::unique_ptr<RankGroup> group;
   net::Socket hand;  // closed first: a group that has failed would wait for it to read the reason
 };
 

@@ -43,7 +43,8 @@ std::vector<std::byte> get(const Socket& socket, std::size_t most) {
 /// A listener with rank 2 of a group attached, which waits for ranks 0 and 1.
 class Greeting : public testing::Test {
  protected:
-  Greeting() : listener_(std::static_pointer_cast<TcpListener>(Listener::create({"", "127.0.0.1"}).value())) {
+  Greeting()
+      : listener_(std::static_pointer_cast<SocketListener>(Listener::create({"", "127.0.0.1"}).value())) {
     listener_->attach(groupIdOf(kSecret), attachment_);
   }
   ~Greeting() override { listener_->detach(groupIdOf(kSecret)); }
@@ -70,7 +71,7 @@ class Greeting : public testing::Test {
   std::vector<int> missing() { return attachment_->wait(Clock::now()); }
 
   const std::string kSecret = std::string(32, 'x');
-  std::shared_ptr<TcpListener> listener_;
+  std::shared_ptr<SocketListener> listener_;
   std::shared_ptr<Attachment> attachment_ = std::make_shared<Attachment>(kSecret, core::Digest{}, 2);
   std::vector<Socket> sockets_;
 };
