@@ -30,7 +30,13 @@ def agree(
 ) -> Agreed:
     """Compare the arguments of Balancer over the ranks; ValueError on all of them."""
     smallest = model.smallest_batch if floor is None else floor
-    named = {"global_batch": global_batch, "floor": smallest, "micro_batches": micro_batches or 0, "seed": seed}
+    named = {
+        "global_batch": global_batch,
+        "floor": smallest,
+        "micro_batches": micro_batches or 0,
+        "seed": seed & 0xFFFFFFFF,  # in halves, each of which a float holds
+        "seed (upper half)": seed >> 32,
+    }
     cap = global_batch if micro_batch is None else micro_batch
     rows = channel.gather([*(float(value) for value in named.values()), float(cap)])
     for place, (name, value) in enumerate(named.items()):
@@ -41,6 +47,16 @@ def agree(
     if min(caps) < smallest:
         raise ValueError(
             f"Balancer: argument micro_batch: expected at least the floor of {smallest} items, found {caps} by rank"
+        )
+    if micro_batches and micro_batches * smallest > global_batch:
+        raise ValueError(
+            f"Balancer: argument micro_batches: expected at most {global_batch // smallest}, for a global batch of "
+            f"{global_batch} and micro-batches of {smallest} items or more, found {micro_batches}"
+        )
+    if micro_batches and micro_batches * sum(caps) < global_batch:
+        raise ValueError(
+            f"Balancer: arguments micro_batch and micro_batches: expected that the ranks hold the global batch of "
+            f"{global_batch}, found {micro_batches} micro-batches of at most {caps} items by rank"
         )
     if not micro_batches and model.communicates:
         micro_batches = -(-global_batch // sum(caps))

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from kaitian._schedule import Entry
 from kaitian._step_context import StepContext, entered
 from kaitian.balance.agreement import agree, agree_loader
+from kaitian.balance.arguments import check_balancer, check_loader, check_model, check_state
 from kaitian.balance.batches import to_device
 from kaitian.balance.blocks import BlockLimit
 from kaitian.balance.channel import Channel
@@ -98,6 +99,8 @@ class Balancer:
         record: str | Path | None = None,
         displays: Sequence[Display] = (),
     ) -> None:
+        given = dict(locals())
+        check_model(model)
         self._model = Model(model)
         self.device = self._model.device
         self.global_batch = global_batch
@@ -105,6 +108,8 @@ class Balancer:
         self.world_size, self.rank = self._model.world_size, self._model.rank
         own = self._model.own_group()
         self._channel = channel = Channel(own, self.world_size, self.rank)
+        with channel.together("Balancer"):
+            check_balancer(given)
         cuts_alike = bool(micro_batches) or self._model.communicates
         goal = agree_goal(channel, objective, deadline, max_block_ms, cuts_alike=cuts_alike)
         self.power = power_of(self.device)
@@ -128,20 +133,22 @@ class Balancer:
         self._members = Members(self._model, channel, sync, keep)
         profiles = self._profiles(profile)
         known = profiles.load() if profiles and self.rank == 0 else None
-        self._leader = Leader(
-            global_batch,
-            floor=agreed.floor,
-            caps=agreed.caps,
-            micro_batches=agreed.micro_batches,
-            islands=islands_of(own, self.world_size),
-            may_leave=self._members.may_leave,
-            replay=replay,
-            profile=known if isinstance(profile, str | Path) else profile,
-            fixed_shares=fixed_shares,
-            policy=policy,
-            power=self._modes.tables,
-            goal=goal,
-        )
+        islands = islands_of(own, self.world_size)
+        with channel.together("Balancer"):
+            self._leader = Leader(
+                global_batch,
+                floor=agreed.floor,
+                caps=agreed.caps,
+                micro_batches=agreed.micro_batches,
+                islands=islands,
+                may_leave=self._members.may_leave,
+                replay=replay,
+                profile=known if isinstance(profile, str | Path) else profile,
+                fixed_shares=fixed_shares,
+                policy=policy,
+                power=self._modes.tables,
+                goal=goal,
+            )
         self._meter = Meter(clock_for(self.device))
         self._gradients = LastGradient(model.parameters(), self._meter.clock)
         self._cap = MicroCap(global_batch if micro_batch is None else micro_batch, self.blocks)
@@ -183,14 +190,11 @@ class Balancer:
         tokens). The data set has a length; it and the other arguments are the same on all ranks. Batches arrive on the
         model's device.
         """
-        for name in ("batch_size", "batch_sampler", "sampler"):
-            if name in options:
-                raise ValueError(f"loader: argument {name}: the balancer chooses the batches; leave it out")
-        if not options.get("in_order", True):
-            raise ValueError("loader: argument in_order: expected True, as batches belong to steps, found False")
-        if not hasattr(dataset, "__len__"):
-            raise ValueError("loader: argument dataset: expected one with a length, found an iterable one")
-        agree_loader(self._channel, len(dataset), epoch, shuffle, drop_last, count is not None)
+        given = {"dataset": dataset, "epoch": epoch, "shuffle": shuffle, "drop_last": drop_last, "count": count}
+        with self._channel.together("loader"):
+            check_loader(given, options)
+            items = len(dataset)  # type: ignore[arg-type]
+        agree_loader(self._channel, items, epoch, shuffle, drop_last, count is not None)
         sampler = ShareSampler(
             dataset,
             batch=self.global_batch,
@@ -336,12 +340,7 @@ class Balancer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where a state was taken, in this world or another one, at the next iteration of its epoch."""
-        for name, expected in (("version", 1), ("global_batch", self.global_batch)):
-            if state.get(name) != expected:
-                raise ValueError(f"load_state_dict: {name}: expected {expected}, found {state.get(name)!r}")
-        for name in ("seed", "step", "epoch", "epoch_step", "world_size"):
-            if not isinstance(state.get(name), int):
-                raise ValueError(f"load_state_dict: {name}: expected a whole number, found {state.get(name)!r}")
+        check_state(state, self.global_batch)
         self._rounds.forget()
         if state["world_size"] == self.world_size:
             self._rounds.resume(entries_from(state.get("schedule", [])), state["step"])
@@ -471,16 +470,19 @@ class Balancer:
     def _make_teller(self, record: str | Path | None, displays: Sequence[Display]) -> Teller | None:
         """On rank 0; all ranks call it, as who they are is asked together."""
         ranks = ranks_of(self._channel.group, self.device, self.world_size)
-        if self.rank != 0:
+        teller = None
+        with self._channel.together("Balancer"):
+            if self.rank == 0:
+                teller = Teller(
+                    ranks,
+                    global_batch=self.global_batch,
+                    horizon=LATENCY,
+                    record=record,
+                    displays=displays,
+                    objective=self._objective,
+                )
+        if teller is None:
             return None
-        teller = Teller(
-            ranks,
-            global_batch=self.global_batch,
-            horizon=LATENCY,
-            record=record,
-            displays=displays,
-            objective=self._objective,
-        )
         for entry in self.schedule:
             teller.schedule(entry, self._leader.controller)
         return teller

@@ -8,7 +8,8 @@ each rank adds its part to zeros, so the sum is what all have said, the same bit
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple
@@ -125,12 +126,18 @@ class Channel:
         self._work: dist.Work | None = None
         self._posted = False
 
+    @property
+    def _whole(self) -> dist.ProcessGroup:
+        """The group itself: torch's functions cannot tell an error of one that torch has not made."""
+        assert self.group is not None, "ranks that are more than one have a group"
+        return self.group
+
     def post(self, row: Row, entries: Sequence[Entry] = (), plans: Sequence[Plan] = ()) -> None:
         """Send this rank's row and, from rank 0, the rest. REQUIRES: take() was called since the last post."""
         mine = self._rank == 0
         self._board.write(self._rank, row, entries if mine else (), plans if mine else ())
         if self._world > 1:
-            self._work = dist.all_reduce(self._board.tensor, group=self.group, async_op=True)
+            self._work = self._whole.allreduce([self._board.tensor])
         self._posted = True
 
     def take(self, timeout: timedelta | None = None) -> Received:
@@ -148,7 +155,7 @@ class Channel:
     def sum(self, value: float) -> Callable[[], float]:
         """Start to add up a number over the ranks; returns what gives the sum, waiting for it."""
         total = torch.tensor([value], dtype=torch.float64)
-        work = dist.all_reduce(total, group=self.group, async_op=True) if self._world > 1 else None
+        work = self._whole.allreduce([total]) if self._world > 1 else None
 
         def whole() -> float:
             if work is not None:
@@ -163,12 +170,26 @@ class Channel:
         if len(set(found)) > 1:
             raise ValueError(f"Balancer: argument {argument}: expected the same on all ranks, found {found}")
 
+    @contextmanager
+    def together(self, what: str) -> Iterator[None]:
+        """Do what may fail on some ranks alone, without communication: then no rank goes on."""
+        problem: Exception | None = None
+        try:
+            yield
+        except Exception as error:
+            problem = error
+        bad = [rank for rank, row in enumerate(self.gather([float(problem is not None)])) if row[0]]
+        if problem is not None:
+            raise problem
+        if bad:
+            raise ValueError(f"{what}: expected to succeed on all ranks, found an error on rank {bad[0]}; see its own")
+
     def gather(self, values: Sequence[float]) -> list[list[float]]:
         """All-gather of a few numbers, waiting for it: only outside steps."""
         mine = torch.tensor(list(values), dtype=torch.float64)
         if self._world == 1:
             return [mine.tolist()]
         rows = torch.empty(self._world, len(values), dtype=torch.float64)
-        dist.all_gather(list(rows), mine, group=self.group)
+        self._whole.allgather([list(rows)], [mine]).wait()
         gathered: list[list[float]] = rows.tolist()
         return gathered

@@ -23,10 +23,10 @@ class Stateful(Protocol):
 
 
 def check_stateful(objects: Iterable[object]) -> None:
-    """TypeError names what is no Stateful."""
+    """ValueError names what is no Stateful."""
     for number, found in enumerate(objects):
         if not isinstance(found, Stateful):
-            raise TypeError(
+            raise ValueError(
                 f"Balancer: argument sync[{number}]: expected an object with state_dict and load_state_dict, "
                 f"found {type(found).__name__}"
             )

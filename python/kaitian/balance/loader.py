@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader, Dataset
 
+from kaitian.balance.arguments import counted
 from kaitian.balance.batches import rows, to_device
 from kaitian.balance.stream import Piece, ShareSampler
 
@@ -65,23 +66,23 @@ class Loader:
                     return
                 items = None
                 if self._count is not None:
-                    items = self._rounds.start_sum(group[0][1].step, sum(counted for *_, counted in group))
+                    items = self._rounds.start_sum(group[0][1].step, sum(found for *_, found in group))
                 if not self._balancer._goes_on(group[0][1]):
                     return
-                for batch, piece, waited, copied, counted in group:
+                for batch, piece, waited, copied, found in group:
                     if piece.idle:
                         continue
                     self._balancer._add_times(waited, copied)
-                    yield from self._parts(batch, piece, items, counted)
+                    yield from self._parts(batch, piece, items, found)
         except GeneratorExit:  # the caller has left the loop
             self._rounds.leave_loop(self._count is not None)
             raise
         self._balancer._end_epoch(self.epoch)
 
-    def _parts(self, batch: Any, piece: Piece, items: Callable[[], float] | None, counted: float) -> Iterator[Any]:
+    def _parts(self, batch: Any, piece: Piece, items: Callable[[], float] | None, found: float) -> Iterator[Any]:
         """The batch, or, while the memory does not hold it, its halves."""
         if not self._balancer._must_split(piece):
-            self._balancer._offer(piece, items, counted)
+            self._balancer._offer(piece, items, found)
             yield batch
             if not self._cap.take_out_of_memory():
                 return
@@ -95,7 +96,9 @@ class Loader:
             yield from self._parts(half, part, items, self._counted(half, part))
 
     def _counted(self, batch: Any, piece: Piece) -> float:
-        return float(piece.items if self._count is None else self._count(batch)) if piece.counts else 0.0
+        if not piece.counts:
+            return 0.0
+        return float(piece.items) if self._count is None else counted(self._count(batch))
 
     def _steps(self, batches: Iterator[Any]) -> Iterator[list[tuple[Any, Piece, float, float, float]]]:
         """Micro-batches with the seconds that loading and copying them took and what they count for.

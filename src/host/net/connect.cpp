@@ -75,7 +75,9 @@ Result<Socket> reach(const Identity& peer, bool sameHost, const net::Hello& hell
   for (auto pause = kFirstPause;; pause = std::min(pause * 2, kLongestPause)) {
     Result<Socket> socket =
         attempt(address.value(), hello, secret, std::min(deadline, Clock::now() + kAttempt));
-    if (socket.ok() || Clock::now() + pause >= deadline) return socket;
+    // What this process lacks does not come by waiting for the peer.
+    const bool ownFault = socket.status().code() == Code::resource;
+    if (socket.ok() || ownFault || Clock::now() + pause >= deadline) return socket;
     std::this_thread::sleep_for(pause);
   }
 }
@@ -135,11 +137,18 @@ Status checkWorld(const World& world, const GroupOptions& options) {
   return {};
 }
 
-Status unreachable(const RankGroup::Options& group, int peer, const World& world, const std::string& why) {
+Status unreachable(const RankGroup::Options& group, int peer, const World& world, const Status& why) {
   const auto r = static_cast<std::size_t>(peer);
+  if (why.code() == Code::resource)
+    return {
+        Code::resource,
+        "group '" + group.name + "': cannot connect to " + group.who[r] + ": " + why.message() +
+            "; this process has reached a limit (descriptors: ulimit -n), groups that are not used any more "
+            "can be destroyed",
+        group.globalRanks[static_cast<std::size_t>(group.rank)]};
   return {Code::timeout,
           "group '" + group.name + "': cannot connect to " + group.who[r] + " at " + world.ranks[r].address +
-              ": " + why +
+              ": " + why.message() +
               "; is that process alive, and can this host reach the address? (KAITIAN_SOCKET_IFNAME chooses "
               "the interface)",
           group.globalRanks[r]};
@@ -188,7 +197,7 @@ Result<std::vector<Socket>> connectAll(const World& world, net::SocketListener& 
       Result<Socket> socket = reach(world.ranks[static_cast<std::size_t>(peer)],
                                     world.layout.hostOf(peer) == world.layout.hostOf(options.rank), hello,
                                     world.secret, options.deadline);
-      if (!socket.ok()) return unreachable(group, peer, world, socket.status().message());
+      if (!socket.ok()) return unreachable(group, peer, world, socket.status());
       higher.push_back(std::move(socket).value());
     }
     const std::vector<int> absent = attachment->wait(options.deadline);

@@ -404,7 +404,7 @@ def refused(job: Job) -> dict[str, str]:
     def attempt(name: str, call: Any) -> None:
         try:
             call()
-        except (ValueError, RuntimeError) as error:
+        except (ValueError, RuntimeError, OSError) as error:
             messages[name] = str(error)
 
     with group(job, **OPTIONS) as device:
@@ -421,7 +421,16 @@ def refused(job: Job) -> dict[str, str]:
         foreign = [Entry(decided=-1, start=0, shares=[8, 8, 8], micro_batches=[1, 1, 1])]
         attempt("foreign log", lambda: Balancer(model, 24, replay=foreign))
         attempt("foreign profile", lambda: Balancer(model, 24, profile=[[(4, 0.1)]] * 3))
+        for name, arguments in WRONG.items():
+            attempt(name, lambda arguments=arguments: Balancer(model, **{"global_batch": 24, **arguments}))
+        attempt("wrong on one", lambda: Balancer(model, "24" if job.rank else 24))  # type: ignore[arg-type]
+        attempt("no record on one", lambda: Balancer(model, 24, record="/proc/nothing"))
         balancer = Balancer(model, 4)
+        attempt("no length on one", lambda: balancer.loader(iter([1]) if job.rank else data(30)))  # type: ignore[arg-type]
+        attempt("no epoch", lambda: balancer.loader(data(30), epoch=-1))
+        attempt("no counting", lambda: balancer.loader(data(30), count=3))  # type: ignore[arg-type]
+        attempt("no state", lambda: balancer.load_state_dict(None))  # type: ignore[arg-type]
+        attempt("step before the first", lambda: balancer.load_state_dict(balancer.state_dict() | {"step": -5}))
         attempt("unlike data", lambda: balancer.loader(data(30 + job.rank)))
         attempt("unlike shuffling", lambda: balancer.loader(data(30), shuffle=job.rank == 0))
         attempt("unlike counting", lambda: balancer.loader(data(30), count=len if job.rank else None))
@@ -457,23 +466,51 @@ def refused(job: Job) -> dict[str, str]:
     return messages
 
 
+#: Arguments of Balancer that are wrong by themselves, and what the error says of them.
+WRONG: dict[str, dict[str, Any]] = {
+    "global_batch: expected a whole number from 1 to 16777216, found 1.5": {"global_batch": 1.5},
+    "global_batch: expected a whole number from 1 to 16777216, found 1099511627776": {"global_batch": 1 << 40},
+    "seed: expected a whole number from 0 to 18446744073709551615, found -1": {"seed": -1},
+    "seed: expected a whole number from 0 to 18446744073709551615, found 'a'": {"seed": "a"},
+    "floor: expected a whole number of 1 or more, found 0": {"floor": 0},
+    "micro_batch: expected a whole number of 1 or more, found '2'": {"micro_batch": "2"},
+    "micro_batches: expected at most 24, for a global batch of 24": {"micro_batches": 25},
+    "sync[0]: expected an object with state_dict and load_state_dict, found int": {"sync": [3]},
+    "sync: expected a sequence, each an object, found 3": {"sync": 3},
+    "keep[0]: expected a rank, found 'a'": {"keep": ("a",)},
+    "replay[0]: expected an entry of a schedule, found 'x'": {"replay": ["x"]},
+    "fixed_shares[0]: expected a whole number, found 12.0": {"fixed_shares": [12.0, 12.0]},
+    "profile[0]: expected a list of samples, found 3": {"profile": [3]},
+    "policy: expected a function, found 3": {"policy": 3},
+    "deadline: expected a finite number, found nan": {"deadline": float("nan")},
+    "deadline: expected a finite number, found '1'": {"deadline": "1", "objective": "energy"},
+    "max_block_ms: expected a finite number, found nan": {"max_block_ms": float("nan")},
+    "record: expected a folder, found 3": {"record": 3},
+    "displays[0]: expected a function, found 3": {"displays": [3]},
+}
+
 EXPECTED = {
+    **{text: text for text in WRONG},
+    "no epoch": "argument epoch: expected a whole number from 0 to",
+    "no counting": "argument count: expected a function of a batch, found 3",
+    "no state": "load_state_dict: expected what state_dict() gave, found NoneType",
+    "step before the first": "load_state_dict: step: expected a whole number from 0 to",
     "plain model": "model: expected one in DistributedDataParallel or sharded by fully_shard, found Sequential",
     "unlike batch": "argument global_batch: expected the same on all ranks, found [8, 9]",
-    "no batch": "argument global_batch: expected a positive number, found 0",
-    "small caps": "a batch of 24 items does not fit: the caps of all ranks sum to 8",
+    "no batch": "argument global_batch: expected a whole number from 1 to 16777216, found 0",
+    "small caps": "arguments micro_batch and micro_batches: expected that the ranks hold the global batch of 24",
     "cap below floor": "argument micro_batch: expected at least the floor of 4 items, found [3, 3] by rank",
-    "unlike shares": "expected shares that sum to the global batch 24, found 11",
+    "unlike shares": "argument fixed_shares: expected a sum of 24, the global batch, found [5, 6]",
     "another world": "expected shares and micro-batches of 2 ranks, found 3",
     "share below floor": "expected shares of 0 or at least the floor 3, found [22, 2]",
-    "all without work": "expected shares that sum to the global batch 24, found 0",
+    "all without work": "argument fixed_shares: expected a sum of 24, the global batch, found [0, 0]",
     "foreign log": "expected shares and micro-batches of 2 ranks, found 3 and 3",
     "foreign profile": "profile: expected 2 ranks, found 3",
     "unlike data": "argument dataset (its length): expected the same on all ranks, found [30, 31]",
     "unlike shuffling": "argument shuffle: expected the same on all ranks, found [1, 0]",
     "unlike counting": "argument count (whether it is given): expected the same on all ranks, found [0, 1]",
     "any order": "argument in_order: expected True, as batches belong to steps, found False",
-    "torn state": "load_state_dict: step: expected a whole number, found None",
+    "torn state": "load_state_dict: step: expected a whole number from 0 to 9007199254740992, found None",
     "sampler": "argument batch_size: the balancer chooses the batches",
     "iterable": "argument dataset: expected one with a length",
     "no batch yet": "expected one call per batch of balancer.loader(), found no batch to use",
@@ -488,6 +525,21 @@ def test_bad_input_is_named_on_every_rank(pool: Pool) -> None:
     for messages in pool.run(["cpu", "alpha"], refused, timeout=120):
         for name, text in EXPECTED.items():
             assert text in messages.get(name, "no error"), (name, messages.get(name))
+
+
+#: What is wrong on one rank alone, and who says what: nobody waits for a rank that has given up.
+ON_ONE = {
+    "wrong on one": (1, "argument global_batch: expected a whole number from 1 to 16777216, found '24'"),
+    "no record on one": (0, "/proc/nothing"),
+    "no length on one": (1, "argument dataset: expected one with a length"),
+}
+
+
+def test_what_is_wrong_on_one_rank_is_an_error_on_all(pool: Pool) -> None:
+    for rank, messages in enumerate(pool.run(["cpu", "alpha"], refused, timeout=120)):
+        for name, (guilty, text) in ON_ONE.items():
+            expected = text if rank == guilty else f"expected to succeed on all ranks, found an error on rank {guilty}"
+            assert expected in messages.get(name, "no error"), (name, messages.get(name))
 
 
 def few(job: Job) -> Any:
