@@ -65,7 +65,7 @@ void RankGroup::publish(const Signature& mine) {
   if (failed()) return;
   if (Status s = ledger_.add(options_.rank, mine); !s.ok()) return fail(s);
   const std::vector<std::byte> text = serialize(mine);
-  if (shared_ && shared_->board.write(mine.sequence, text))
+  if (shared_ && shared_->board.write(mine.sequence, text, at(options_.rank).posts))
     shared_->told = true;
   else
     tellAll(frame(net::FrameType::signature), text);
@@ -124,6 +124,7 @@ void RankGroup::post(std::uint32_t key, std::span<const std::byte> record) {
                                      std::to_string(kPostBytes) + " are possible"});
   }
   ledger_.post(key, options_.rank, {record.begin(), record.end()});
+  ++at(options_.rank).posts;
   tellAll(frame(net::FrameType::post, key), record);
 }
 
@@ -178,12 +179,13 @@ Result<bool> RankGroup::stepShared() {
   return moved.value() || heard;
 }
 
-/// Takes what a rank of this host has told of its calls.
+/// Takes what a rank of this host has told of its calls, but not before the records that it has posted
+/// earlier.
 Result<bool> RankGroup::hear(int peer) {
   if (!shared_ || peer == options_.rank) return false;
   const std::uint64_t before = ledger_.published(peer);
   for (std::uint64_t n = before;; ++n) {
-    const std::span<const std::byte> text = shared_->board.read(peer, n);
+    const std::span<const std::byte> text = shared_->board.read(peer, n, at(peer).posts);
     if (text.empty()) break;
     Result<Signature> signature = parseSignature(text, layout().worldSize());
     Status status = signature.ok() ? ledger_.add(peer, signature.value()) : signature.status();
@@ -343,6 +345,7 @@ Status RankGroup::endFrame(int peer, const net::FrameHeader& header) {
       return signatureArrived(peer);
     case net::FrameType::post:
       ledger_.post(static_cast<std::uint32_t>(header.a), peer, std::move(at(peer).record));
+      ++at(peer).posts;
       return {};
     case net::FrameType::heartbeat:
       return {};

@@ -84,6 +84,7 @@ class RankGroup final : public HostGroup, private net::FrameHandler {
     std::unique_ptr<net::Connection> connection;  // null for the own rank
     std::vector<std::byte> record;                // payload of a control frame that is arriving
     bool left = false;                            // said goodbye
+    std::uint32_t posts = 0;                      // records that have come from it; of the own rank: sent
   };
 
   bool nextFrame(int peer, net::DataFrame& frame) override;

@@ -18,18 +18,19 @@ bool Board::free(std::uint64_t number) {
   return number < known_ + kLines;
 }
 
-bool Board::write(std::uint64_t number, std::span<const std::byte> text) {
+bool Board::write(std::uint64_t number, std::span<const std::byte> text, std::uint32_t posts) {
   if (text.size() > Line::kMost || !free(number)) return false;
   Line& line = segments_[static_cast<std::size_t>(rank_)].line(number);
   line.bytes = static_cast<std::uint32_t>(text.size());
+  line.posts = posts;
   std::copy(text.begin(), text.end(), line.text.begin());
   line.number.store(number + 1, std::memory_order_release);
   return true;
 }
 
-std::span<const std::byte> Board::read(int peer, std::uint64_t number) const {
+std::span<const std::byte> Board::read(int peer, std::uint64_t number, std::uint32_t posts) const {
   const Line& line = segments_[static_cast<std::size_t>(peer)].line(number);
-  if (line.number.load(std::memory_order_acquire) != number + 1) return {};
+  if (line.number.load(std::memory_order_acquire) != number + 1 || line.posts > posts) return {};
   return std::span(line.text).first(std::min<std::size_t>(line.bytes, Line::kMost));
 }
 

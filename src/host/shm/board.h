@@ -16,10 +16,12 @@ class Board {
  public:
   Board(int rank, std::vector<Segment>& segments) : rank_(rank), segments_(segments) {}
 
-  /// Tells operation `number`; false if the text is too long for a line or none is free.
-  bool write(std::uint64_t number, std::span<const std::byte> text);
-  /// What `peer` has told as operation `number`, or nothing. Valid until heard() is past it.
-  std::span<const std::byte> read(int peer, std::uint64_t number) const;
+  /// Tells operation `number`, for readers who have got `posts` records of this rank; false if the text is
+  /// too long for a line or none is free.
+  bool write(std::uint64_t number, std::span<const std::byte> text, std::uint32_t posts);
+  /// What `peer` has told as operation `number` to a rank that has got `posts` records of it, or nothing.
+  /// Valid until heard() is past it.
+  std::span<const std::byte> read(int peer, std::uint64_t number, std::uint32_t posts) const;
   /// This rank has heard of the first `count` operations of `peer`.
   void heard(int peer, std::uint64_t count);
 

@@ -43,10 +43,11 @@ struct alignas(kLine) Marks {
 
 /// What a rank calls as one of its operations, for the others to read.
 struct alignas(kLine) Line {
-  static constexpr std::size_t kMost = kLine - sizeof(std::uint64_t) - sizeof(std::uint32_t);
+  static constexpr std::size_t kMost = kLine - sizeof(std::uint64_t) - 2 * sizeof(std::uint32_t);
 
   std::atomic<std::uint64_t> number{0};  // of the operation, counted from 1; stored last
   std::uint32_t bytes = 0;
+  std::uint32_t posts = 0;  // that the rank has sent over connections before
   std::array<std::byte, kMost> text{};
 };
 static_assert(sizeof(Line) == kLine);

@@ -209,16 +209,24 @@ TEST(Board, WhenTheSlowestReaderIsFarBehind_HasNoLine) {
   auto views = mapAll(3, {1, shm::kLine});
   shm::Board writer(0, views[0]), near(1, views[1]), far(2, views[2]);
   const std::array text{std::byte{1}, std::byte{2}};
-  for (std::uint64_t n = 0; n < shm::kLines; ++n) ASSERT_TRUE(writer.write(n, text));
+  for (std::uint64_t n = 0; n < shm::kLines; ++n) ASSERT_TRUE(writer.write(n, text, 0));
   near.heard(0, shm::kLines);
-  EXPECT_FALSE(writer.write(shm::kLines, text));
-  EXPECT_EQ(far.read(0, 0).size(), 2U);
-  EXPECT_TRUE(far.read(0, shm::kLines).empty()) << "the line holds an older operation";
+  EXPECT_FALSE(writer.write(shm::kLines, text, 0));
+  EXPECT_EQ(far.read(0, 0, 0).size(), 2U);
+  EXPECT_TRUE(far.read(0, shm::kLines, 0).empty()) << "the line holds an older operation";
   far.heard(0, 1);
-  EXPECT_TRUE(writer.write(shm::kLines, text));
-  EXPECT_TRUE(far.read(0, 0).empty());
-  EXPECT_EQ(near.read(0, shm::kLines)[1], std::byte{2});
-  EXPECT_FALSE(writer.write(1, std::vector<std::byte>(shm::Line::kMost + 1))) << "too long";
+  EXPECT_TRUE(writer.write(shm::kLines, text, 0));
+  EXPECT_TRUE(far.read(0, 0, 0).empty());
+  EXPECT_EQ(near.read(0, shm::kLines, 0)[1], std::byte{2});
+  EXPECT_FALSE(writer.write(1, std::vector<std::byte>(shm::Line::kMost + 1), 0)) << "too long";
+}
+
+TEST(Board, WhatWasPostedBefore_ComesFirst) {
+  auto views = mapAll(2, {1, shm::kLine});
+  shm::Board writer(0, views[0]), reader(1, views[1]);
+  ASSERT_TRUE(writer.write(0, std::array{std::byte{1}}, 2));
+  EXPECT_TRUE(reader.read(0, 0, 1).empty()) << "a record is still on its way over the connection";
+  EXPECT_EQ(reader.read(0, 0, 2).size(), 1U);
 }
 
 TEST(Bell, WakesWhoeverHasArmedItOnce) {
